@@ -1,0 +1,46 @@
+package outbox
+
+// Status is the state of a row, whatever the table calls it.
+type Status uint8
+
+// The states. Missing and Other are answers of a look-up only: the row is not
+// there, or its status column holds something that the layout does not know.
+const (
+	Other Status = iota
+	Pending
+	Processing
+	Sent
+	Failed
+	Missing
+)
+
+var statusNames = [...]string{"OTHER", "PENDING", "PROCESSING", "SENT", "FAILED", "MISSING"}
+
+// String returns the name in capitals, as the tables of the literature spell it.
+func (s Status) String() string { return statusNames[s] }
+
+// Outcome is what became of an event; the ledger writes it down.
+type Outcome struct {
+	Key     Key
+	Kind    OutcomeKind
+	Token   string // claim token under which the row is held; empty: not claimed
+	Reason  string // for OutcomeFailed, OutcomeAttempt and OutcomeReleased; no payload in it
+	Backoff int    // seconds before the next attempt, for OutcomeAttempt
+}
+
+// OutcomeKind says what the ledger has to do with a row.
+type OutcomeKind uint8
+
+// The kinds. Only OutcomeSent needs no token: that a row was published is a
+// fact, whoever holds the claim.
+const (
+	OutcomeSent     OutcomeKind = iota // PENDING or PROCESSING becomes SENT
+	OutcomeFailed                      // the row can never go: FAILED at once
+	OutcomeAttempt                     // an unknown error of this row alone: attempts + 1, FAILED at the maximum
+	OutcomeReleased                    // nothing happened to the row: back to PENDING, no attempt counted
+)
+
+// String returns the label used in metrics and logs.
+func (k OutcomeKind) String() string {
+	return [...]string{"sent", "failed", "attempt", "released"}[k]
+}
