@@ -104,5 +104,6 @@ type Batch struct {
 	Origin      Origin
 	Fence       uint64    // newest fence of this relay seen in the transaction; 0: none
 	CommittedAt time.Time // by the source's clock; zero for the sweep
+	Own         bool      // the transaction wrote this relay's own checkpoint row
 	Skipped     int       // rows inserted in the transaction that are no events (not PENDING)
 }

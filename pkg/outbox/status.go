@@ -19,6 +19,13 @@ var statusNames = [...]string{"OTHER", "PENDING", "PROCESSING", "SENT", "FAILED"
 // String returns the name in capitals, as the tables of the literature spell it.
 func (s Status) String() string { return statusNames[s] }
 
+// RowState is what a look-up by key says of one row.
+type RowState struct {
+	Status Status
+	Token  string // claim token, while Status is Processing
+	Held   bool   // Status is Processing and the lease has not run out
+}
+
 // Outcome is what became of an event; the ledger writes it down.
 type Outcome struct {
 	Key     Key
