@@ -33,6 +33,8 @@ type Outcome struct {
 	Token   string // claim token under which the row is held; empty: not claimed
 	Reason  string // for OutcomeFailed, OutcomeAttempt and OutcomeReleased; no payload in it
 	Backoff int    // seconds before the next attempt, for OutcomeAttempt
+
+	OrderKey string // ordering key, kept with a dead letter where the table has no room for the reason; may be empty
 }
 
 // OutcomeKind says what the ledger has to do with a row.
