@@ -1,0 +1,233 @@
+package checkpoint
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+// File keeps the checkpoint in a JSON file and the queue lists beside it, in
+// PATH.topics. Files are replaced as a whole and forced to disk, so that a crash
+// leaves the old one or the new one. From Begin to Close it holds a lock on
+// PATH.lock, which ends with the process too. It may be used by several
+// goroutines at once.
+type File struct {
+	path string
+	name string
+
+	mu   sync.Mutex
+	lock *os.File // held since Begin; nil: not
+	term term
+}
+
+// stored is the form of the file.
+type stored struct {
+	Name      string    `json:"name"`
+	Epoch     int64     `json:"epoch"`
+	Owner     string    `json:"owner"`
+	Position  string    `json:"position"`
+	Paused    bool      `json:"paused"`
+	UpdatedAt time.Time `json:"updated_at"`
+}
+
+// NewFile returns the store for one name. It does not touch the disk; the folder
+// must exist.
+func NewFile(path, name string) *File { return &File{path: path, name: name} }
+
+// Begin takes the leadership for owner and returns what is saved. ErrInUse:
+// another process has begun and not ended.
+func (f *File) Begin(_ context.Context, owner string) (Checkpoint, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	held := f.lock != nil
+	if !held {
+		var err error
+		if f.lock, err = lockFile(f.path + ".lock"); err != nil {
+			return Checkpoint{}, fmt.Errorf("locking the checkpoint file: %w", err)
+		}
+	}
+	c, err := f.change(func(s *stored) { s.Epoch++; s.Owner = owner })
+	if err != nil {
+		if !held {
+			err = errors.Join(err, f.unlock())
+		}
+		return Checkpoint{}, err
+	}
+	f.term = term{c.Epoch, owner}
+	return c, nil
+}
+
+// Close ends the leadership and lets other processes have the file.
+func (f *File) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.term = term{}
+	return f.unlock()
+}
+
+func (f *File) unlock() error {
+	if f.lock == nil {
+		return nil
+	}
+	err := f.lock.Close()
+	f.lock = nil
+	return err
+}
+
+// Load returns what is saved, and whether there is anything.
+func (f *File) Load(context.Context) (Checkpoint, bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s, found, err := f.read()
+	return s.checkpoint(), found, err
+}
+
+// Save saves a position. outbox.ErrFenced: this store does not hold the lock.
+func (f *File) Save(_ context.Context, position string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.term.check("saving the position in " + f.path); err != nil {
+		return err
+	}
+	_, err := f.change(func(s *stored) { s.Position, s.UpdatedAt = position, time.Now().UTC() })
+	return err
+}
+
+// WriteFence returns ErrNoFence.
+func (f *File) WriteFence(context.Context, uint64) error { return ErrNoFence }
+
+// SetPaused turns the pause switch. ErrInUse: a relay runs with this file; ask it.
+func (f *File) SetPaused(_ context.Context, paused bool) error {
+	return f.locked(func() error {
+		_, err := f.change(func(s *stored) { s.Paused = paused })
+		return err
+	})
+}
+
+// LoadTopic returns the frozen queue list of a topic, nil if there is none.
+func (f *File) LoadTopic(_ context.Context, topic string) ([]string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	topics, err := f.readTopics()
+	return topics[topic], err
+}
+
+// SaveTopic freezes the queue list of a topic. The first writer wins.
+func (f *File) SaveTopic(_ context.Context, topic string, queues []string) error {
+	return f.locked(func() error {
+		topics, err := f.readTopics()
+		if err != nil {
+			return err
+		}
+		if _, ok := topics[topic]; ok {
+			return nil
+		}
+		topics[topic] = queues
+		return replaceFile(f.path+".topics", topics)
+	})
+}
+
+// locked runs do under the lock on the file, taking it for the moment if this
+// store has not begun.
+func (f *File) locked(do func() error) (err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.lock == nil {
+		lock, err := lockFile(f.path + ".lock")
+		if err != nil {
+			return fmt.Errorf("locking the checkpoint file: %w", err)
+		}
+		defer lock.Close() //nolint:errcheck // nothing was written to it
+	}
+	return do()
+}
+
+func (f *File) change(edit func(*stored)) (Checkpoint, error) {
+	s, _, err := f.read()
+	if err != nil {
+		return Checkpoint{}, err
+	}
+	edit(&s)
+	if err := replaceFile(f.path, s); err != nil {
+		return Checkpoint{}, err
+	}
+	return s.checkpoint(), nil
+}
+
+func (f *File) read() (s stored, found bool, err error) {
+	found, err = readJSON(f.path, &s)
+	if err == nil && found && s.Name != f.name {
+		err = fmt.Errorf("checkpoint file %s belongs to %q, not to %q", f.path, s.Name, f.name)
+	}
+	s.Name = f.name
+	return s, found, err
+}
+
+func (f *File) readTopics() (map[string][]string, error) {
+	topics := map[string][]string{}
+	_, err := readJSON(f.path+".topics", &topics)
+	return topics, err
+}
+
+func (s stored) checkpoint() Checkpoint {
+	return Checkpoint{Position: s.Position, Epoch: s.Epoch, Owner: s.Owner, Paused: s.Paused, UpdatedAt: s.UpdatedAt}
+}
+
+// readJSON reads a file into v; found is false if there is none.
+func readJSON(path string, v any) (found bool, err error) {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(text, v)
+	}
+	if err != nil {
+		return false, fmt.Errorf("reading %s: %w", path, err)
+	}
+	return true, nil
+}
+
+// replaceFile writes v to path so that a crash leaves the old file or the new
+// one: the data must be on disk before the name is, and the name before we go on.
+func replaceFile(path string, v any) error {
+	text, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	if err := writeSynced(path+".new", append(text, '\n')); err != nil {
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	return syncFolder(filepath.Dir(path))
+}
+
+func writeSynced(path string, text []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	if _, err = f.Write(text); err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}
+
+func syncFolder(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("syncing folder %s: %w", path, err)
+	}
+	if err := errors.Join(d.Sync(), d.Close()); err != nil {
+		return fmt.Errorf("syncing folder %s: %w", path, err)
+	}
+	return nil
+}
