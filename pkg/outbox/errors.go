@@ -64,3 +64,12 @@ func ReasonOf(err error) string {
 	}
 	return "unknown"
 }
+
+// ErrDropped is returned by a router for an event that a rule of the operator
+// drops: it is not sent, counted, and marked SENT.
+var ErrDropped = errors.New("dropped by a routing rule")
+
+// ErrFenced is returned by a checkpoint store when another relay has taken over
+// this name: the position was not saved and must not be. Marks made in the same
+// transaction stay, because that a row was published is a fact.
+var ErrFenced = errors.New("another relay has taken over this name")

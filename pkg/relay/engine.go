@@ -1,0 +1,271 @@
+package relay
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/rowferry/rowferry/pkg/outbox"
+)
+
+// Source is the binlog path.
+type Source interface {
+	// Run reads from a position and hands over every transaction behind it, in
+	// order and from one goroutine, until ctx ends, accept fails or the position
+	// is lost. It reconnects by itself.
+	Run(ctx context.Context, from string, accept func(context.Context, outbox.Batch) error) error
+	// Encode returns the text to save for a position; positions are given in
+	// growing order.
+	Encode(outbox.Position) string
+}
+
+// Router turns an event into a message: [outbox.ErrDropped] when a rule drops
+// it, an [outbox.SendError] of class Refused when it can never be sent.
+type Router interface {
+	Route(*outbox.Event) (*outbox.Message, error)
+}
+
+// Sink is the broker. A topic has a fixed number of lanes; within one, messages
+// are stored in the order of the calls. Send is all or nothing.
+type Sink interface {
+	Lanes(ctx context.Context, topic string) (int, error)
+	Check(*outbox.Message) error
+	Send(ctx context.Context, topic string, lane int, msgs []*outbox.Message) error
+}
+
+// Ledger writes outcomes down and says what is written.
+type Ledger interface {
+	// Record writes outcomes in one transaction and runs also (which may be nil)
+	// as its last step. Outcomes of rows that somebody keeps locked are returned.
+	Record(ctx context.Context, outcomes []outbox.Outcome, also func(context.Context, *sql.Tx) error) (locked []outbox.Outcome, err error)
+	// Statuses looks rows up by key; a row that is not there is Missing.
+	Statuses(ctx context.Context, table outbox.Table, ids []string) (map[string]outbox.RowState, error)
+	// Load reads rows by key as events.
+	Load(ctx context.Context, table outbox.Table, ids []string) ([]*outbox.Event, map[string]outbox.Status, error)
+}
+
+// Checkpoints saves positions; [outbox.ErrFenced] when another relay leads.
+type Checkpoints interface {
+	Save(ctx context.Context, position string) error
+}
+
+// txCheckpoints is what a checkpoint store in the ledger's own database adds: the
+// position goes into the transaction that marks rows, at no cost of its own.
+type txCheckpoints interface {
+	SaveTx(ctx context.Context, tx *sql.Tx, position string) error
+}
+
+// Fences writes the number that comes back through the binlog.
+type Fences interface {
+	WriteFence(ctx context.Context, fence uint64) error
+}
+
+// Config is what an Engine is made of. Durations and bounds must be positive.
+type Config struct {
+	Source      Source // nil: no binlog is read (MODE=poll)
+	Router      Router
+	Sink        Sink
+	Ledger      Ledger // nil: nothing is written to the table (LEDGER=none)
+	Checkpoints Checkpoints
+	Fences      Fences // nil only where Ledger or Source is nil
+	Epoch       int64  // of this leadership; the first part of outbox_seq
+	LastFence   uint64 // newest fence that was ever written
+	TokenPrefix string // begins every claim token of this process
+
+	InflightMax        int64
+	InflightBytesMax   int64
+	SendBatchMax       int
+	SendBatchBytesMax  int
+	CheckpointInterval time.Duration
+	DrainTimeout       time.Duration
+	Lease              time.Duration // of a claimed row
+	MaxAttempts        int
+	SourceLagMax       time.Duration        // a fence not back within this: the tail counts as down
+	Grace              time.Duration        // no stream for this long: the tail counts as down
+	Disconnected       func() time.Duration // for how long the source has had no stream; nil: never
+	MaySend            func() bool          // whether leadership is certain at this moment; nil: always
+	Hooks              Hooks
+	Logger             zerolog.Logger
+}
+
+// Engine carries events from both paths through their lanes. Make it with New,
+// start it with Run; Accept, Fence, Reserve and Submit work while Run does.
+type Engine struct {
+	cfg    Config
+	log    zerolog.Logger
+	hooks  Hooks
+	budget *budget
+	intake *queue[unit]
+	marks  *queue[settlement]
+	fence  fence
+	seq    atomic.Uint64 // counter part of outbox_seq
+	group  errgroup.Group
+	work   context.Context // ends when lanes and router must stop
+	stop   context.CancelCauseFunc
+
+	mu       sync.Mutex
+	wm       watermark
+	inflight registry
+	topics   map[string]*topic
+	count    int           // items not settled, both paths
+	idle     chan struct{} // closed and replaced when count becomes 0
+	draining bool          // lanes that cannot send give up
+	stopped  bool          // no lane or resolver may be started any more
+	lastAck  time.Time
+	failing  map[string]string // topic or lane -> why it cannot be sent to now
+}
+
+// New makes an engine; it starts nothing.
+func New(cfg Config) *Engine {
+	if cfg.Source != nil && cfg.Ledger != nil && cfg.Fences == nil {
+		panic("relay: a source and a ledger need fences")
+	}
+	e := &Engine{
+		cfg:      cfg,
+		log:      cfg.Logger,
+		hooks:    cfg.Hooks.withDefaults(),
+		budget:   newBudget(cfg.InflightMax, cfg.InflightBytesMax),
+		intake:   newQueue[unit](),
+		marks:    newQueue[settlement](),
+		inflight: registry{},
+		topics:   map[string]*topic{},
+		idle:     make(chan struct{}),
+		failing:  map[string]string{},
+	}
+	e.fence.init(cfg.LastFence)
+	e.work, e.stop = context.WithCancelCause(context.Background())
+	return e
+}
+
+// Run relays until ctx ends, then drains: it stops reading, lets the lanes send
+// what they hold, has the outcomes recorded and saves the position, all within
+// DrainTimeout. It returns nil after a clean drain; otherwise what stopped it,
+// [outbox.ErrFenced] or the source's error among others.
+func (e *Engine) Run(ctx context.Context, from string) error {
+	marking, stopMarking := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopMarking()
+	marked := make(chan error, 1)
+	go func() { marked <- e.orStop(e.markLoop(marking)) }()
+	e.group.Go(func() error { return e.orStop(e.routeLoop(e.work)) })
+
+	reading, stopReading := context.WithCancel(ctx)
+	defer stopReading()
+	context.AfterFunc(e.work, stopReading)
+	readErr := e.read(reading, from)
+	e.drain()
+	e.stop(errDrained)
+	groupErr := e.waitForLanes()
+	stopMarking() // after the lanes: what they got acknowledged is still recorded
+	markErr := <-marked
+	if errors.Is(readErr, context.Canceled) {
+		readErr = nil // it was told to stop: by ctx, or because something else failed
+	}
+	return errors.Join(readErr, groupErr, markErr, e.finalSave(ctx))
+}
+
+func (e *Engine) waitForLanes() error {
+	e.mu.Lock()
+	e.stopped = true
+	e.mu.Unlock()
+	e.fence.close()
+	return e.group.Wait()
+}
+
+var errDrained = errors.New("drained")
+
+// orStop stops the engine for an error that is more than the echo of a stop.
+func (e *Engine) orStop(err error) error {
+	if err == nil || errors.Is(err, context.Canceled) {
+		return nil
+	}
+	e.stop(err)
+	return err
+}
+
+func (e *Engine) read(ctx context.Context, from string) error {
+	if e.cfg.Source == nil {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	if err := e.cfg.Source.Run(ctx, from, e.Accept); err != nil {
+		return fmt.Errorf("reading the binlog: %w", err)
+	}
+	return nil
+}
+
+// drain waits until nothing is in flight or the time is up. Lanes that cannot
+// send give their events up meanwhile: those stay PENDING, and the position
+// stays before them.
+func (e *Engine) drain() {
+	e.mu.Lock()
+	e.draining = true
+	for _, t := range e.topics {
+		t.wakeAll()
+	}
+	e.mu.Unlock()
+	timer := time.NewTimer(e.cfg.DrainTimeout)
+	defer timer.Stop()
+	for {
+		e.mu.Lock()
+		idle, count := e.idle, e.count
+		e.mu.Unlock()
+		if count == 0 {
+			return
+		}
+		select {
+		case <-idle:
+		case <-e.work.Done():
+			return
+		case <-timer.C:
+			e.log.Warn().Int("events", count).Dur("drain_timeout", e.cfg.DrainTimeout).
+				Msg("drain timed out; what was not acknowledged stays PENDING")
+			return
+		}
+	}
+}
+
+// finalSave saves the position once more, on a context that the shutdown does
+// not cancel. Everybody else who could save has stopped by now.
+func (e *Engine) finalSave(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), 5*time.Second,
+		errors.New("saving the last position took more than 5 s"))
+	defer cancel()
+	e.mu.Lock()
+	pos, moved := e.wm.done, e.wm.moved
+	e.mu.Unlock()
+	if !moved {
+		return nil
+	}
+	if err := e.cfg.Checkpoints.Save(ctx, e.cfg.Source.Encode(pos)); err != nil {
+		return fmt.Errorf("saving the last position: %w", err)
+	}
+	return nil
+}
+
+// Usage is what an engine holds at a moment, for status and metrics.
+type Usage struct {
+	Events  int64
+	Bytes   int64
+	LastAck time.Time         // zero before the first
+	Failing map[string]string // topic or topic/lane -> why it cannot be sent to now
+}
+
+// Usage returns what is in flight now.
+func (e *Engine) Usage() Usage {
+	u := Usage{Failing: map[string]string{}}
+	u.Events, u.Bytes = e.budget.use()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	u.LastAck = e.lastAck
+	for t, why := range e.failing {
+		u.Failing[t] = why
+	}
+	return u
+}

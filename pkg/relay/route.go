@@ -1,0 +1,264 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"github.com/rowferry/rowferry/pkg/outbox"
+)
+
+// lookupMax bounds one look-up by key, in rows.
+const lookupMax = 900
+
+// routeLoop takes what the source has handed over, in order, and sends each
+// event on to its lane.
+func (e *Engine) routeLoop(ctx context.Context) error {
+	var units []unit
+	for {
+		var err error
+		if units, err = e.intake.take(ctx, units); err != nil {
+			return nil // told to stop; what is left stays PENDING
+		}
+		if err := e.routeUnits(ctx, units); err != nil {
+			return nil
+		}
+	}
+}
+
+// routeUnits groups the events between two fences, so that look-ups are few.
+func (e *Engine) routeUnits(ctx context.Context, units []unit) error {
+	var run []*item
+	flush := func() error {
+		err := e.routeItems(ctx, run)
+		run = run[:0]
+		return err
+	}
+	for _, u := range units {
+		run = append(run, u.items...)
+		if len(run) < lookupMax && u.fence == 0 {
+			continue
+		}
+		if err := flush(); err != nil {
+			return err
+		}
+		if u.fence > 0 {
+			e.fence.returned(u.fence, e.hooks.FenceReturned)
+		}
+	}
+	return flush()
+}
+
+// routeItems registers tail items, looks them up where that is due, and enters
+// the rest into their lanes. The order of the three steps is what keeps the two
+// paths from sending one row twice: whoever is registered first has it, and what
+// the other path did before that shows in the look-up.
+func (e *Engine) routeItems(ctx context.Context, items []*item) error {
+	items = e.register(items)
+	if e.cfg.Ledger != nil {
+		var err error
+		if items, err = e.lookUp(ctx, items); err != nil {
+			return err
+		}
+	}
+	for _, it := range items {
+		e.dispatch(it)
+	}
+	return nil
+}
+
+// register drops the items whose row is in a lane already: they wait for that
+// outcome. Without a ledger there is no second path and nothing to register.
+func (e *Engine) register(items []*item) []*item {
+	if e.cfg.Ledger == nil {
+		return items
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	kept := items[:0]
+	for _, it := range items {
+		if e.inflight.enter(it) {
+			kept = append(kept, it)
+		}
+	}
+	return kept
+}
+
+// lookUp asks the ledger for the status of items: of all of them while the fence
+// of this connection is out, else only of those that must be read by key anyway.
+// It returns those that are still to be sent, in the same order.
+func (e *Engine) lookUp(ctx context.Context, items []*item) ([]*item, error) {
+	asked := map[outbox.Table][]string{}
+	all := e.fence.outstanding()
+	for _, it := range items {
+		if all || it.event.Unread != "" {
+			asked[it.event.Table] = append(asked[it.event.Table], it.event.ID)
+		}
+	}
+	if len(asked) == 0 {
+		return items, nil
+	}
+	states, err := e.statuses(ctx, asked)
+	if err != nil {
+		return nil, err
+	}
+	kept := items[:0]
+	for _, it := range items {
+		st, ok := states[it.event.Key()]
+		if !ok || e.sendable(it, st) {
+			kept = append(kept, it)
+		}
+	}
+	return e.readByKey(ctx, kept)
+}
+
+// sendable settles an item that is not to be sent, and reports whether it is.
+func (e *Engine) sendable(it *item, st outbox.RowState) bool {
+	switch st.Status {
+	case outbox.Pending:
+		return true
+	case outbox.Processing:
+		if !st.Held || strings.HasPrefix(st.Token, e.cfg.TokenPrefix) {
+			return true
+		}
+		e.settle(it, settlement{deferred: "claimed_elsewhere"})
+	case outbox.Sent, outbox.Failed:
+		e.settle(it, settlement{skipped: "already_" + strings.ToLower(st.Status.String())})
+	case outbox.Missing:
+		e.settle(it, settlement{skipped: "absent"})
+	case outbox.Other:
+		e.settle(it, settlement{skipped: "not_pending"})
+	}
+	return false
+}
+
+func (e *Engine) statuses(ctx context.Context, asked map[outbox.Table][]string) (map[outbox.Key]outbox.RowState, error) {
+	states := map[outbox.Key]outbox.RowState{}
+	for table, ids := range asked {
+		err := e.insist(ctx, "looking rows up before sending", func() error {
+			got, err := e.cfg.Ledger.Statuses(ctx, table, ids)
+			for id, st := range got {
+				states[outbox.Key{Table: table, ID: id}] = st
+			}
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return states, nil
+}
+
+// readByKey replaces the events that the reader could not read for certain by
+// what the table says, in place, so that stream order stays.
+func (e *Engine) readByKey(ctx context.Context, items []*item) ([]*item, error) {
+	unread := map[outbox.Table][]string{}
+	for _, it := range items {
+		if it.event.Unread != "" {
+			unread[it.event.Table] = append(unread[it.event.Table], it.event.ID)
+		}
+	}
+	rows := map[outbox.Key]*outbox.Event{}
+	for table, ids := range unread {
+		err := e.insist(ctx, "reading rows by key", func() error {
+			events, _, err := e.cfg.Ledger.Load(ctx, table, ids)
+			for _, ev := range events {
+				rows[ev.Key()] = ev
+			}
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	kept := items[:0]
+	for _, it := range items {
+		if it.event.Unread != "" {
+			ev := rows[it.event.Key()]
+			if ev == nil {
+				e.settle(it, settlement{skipped: "absent"})
+				continue
+			}
+			it.event, it.attempts = ev, ev.Attempts
+		}
+		kept = append(kept, it)
+	}
+	return kept, nil
+}
+
+// dispatch routes an item and puts it into its lane, or into the waiting list of
+// a topic whose lanes are not known yet.
+func (e *Engine) dispatch(it *item) {
+	msg, err := e.cfg.Router.Route(it.event)
+	if err == nil {
+		err = e.cfg.Sink.Check(msg)
+	}
+	switch {
+	case errors.Is(err, outbox.ErrDropped):
+		e.settle(it, settlement{kind: outbox.OutcomeSent, write: true, skipped: "rule"})
+		return
+	case err != nil:
+		e.settle(it, failure(err))
+		return
+	}
+	seq := fmt.Sprintf("%08x-%012x", e.cfg.Epoch, e.seq.Add(1))
+	msg.Properties = append(msg.Properties, outbox.Property{Name: "outbox_seq", Value: seq})
+	it.msg = msg
+	e.enterLane(it)
+}
+
+// laneOf places a key among n lanes. Changing it moves keys to other queues, so
+// it is part of the wire format.
+func laneOf(key string, n int) int {
+	h := fnv.New64a()
+	_, _ = io.WriteString(h, key) // hash.Hash never returns an error
+	return int(h.Sum64() % uint64(n))
+}
+
+// insist repeats do until it succeeds or ctx ends. An outage of the database
+// costs nobody anything: the stream waits.
+func (e *Engine) insist(ctx context.Context, what string, do func() error) error {
+	last := ""
+	pause := newBackOff(50*time.Millisecond, 5*time.Second)
+	for {
+		err := do()
+		if err == nil || errors.Is(err, outbox.ErrFenced) || ctx.Err() != nil {
+			if last != "" && err == nil {
+				e.log.Info().Msg(what + " works again")
+			}
+			return errors.Join(err, ctx.Err())
+		}
+		if err.Error() != last {
+			last = err.Error()
+			e.log.Warn().Err(err).Msg(what + " failed; trying again until it works")
+		}
+		if !sleep(ctx, pause.NextBackOff()) {
+			return errors.Join(err, ctx.Err())
+		}
+	}
+}
+
+func newBackOff(first, most time.Duration) *backoff.ExponentialBackOff {
+	b := backoff.NewExponentialBackOff()
+	b.InitialInterval, b.MaxInterval = first, most
+	b.Reset()
+	return b
+}
+
+// sleep waits for d and reports false if ctx ended before.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

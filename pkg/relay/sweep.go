@@ -1,0 +1,114 @@
+package relay
+
+import (
+	"context"
+	"time"
+
+	"github.com/rowferry/rowferry/pkg/outbox"
+)
+
+// waiter counts the settled rows of one page of the sweep. Guarded by Engine.mu.
+type waiter struct {
+	left   int
+	result PageResult
+	done   chan struct{}
+}
+
+// PageResult says what became of the rows of one page, in rows.
+type PageResult struct {
+	Sent     int
+	Failed   int
+	Attempts int // an unknown error of the row alone; it stays PENDING
+	Released int // not sent, nothing counted: broker away, or the tail has the row
+}
+
+func (w *waiter) settled(s settlement) {
+	switch {
+	case s.kind == outbox.OutcomeFailed && s.write:
+		w.result.Failed++
+	case s.kind == outbox.OutcomeAttempt && s.write:
+		w.result.Attempts++
+	case s.kind == outbox.OutcomeSent && s.write:
+		w.result.Sent++
+	default:
+		w.result.Released++
+	}
+	if w.left--; w.left == 0 {
+		close(w.done)
+	}
+}
+
+// Reserve registers rows for the sweep and returns the ids of those that were
+// not in flight. Each reserved row must be given to Submit or Unreserve.
+func (e *Engine) Reserve(table outbox.Table, ids []string) []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var free []string
+	for _, id := range ids {
+		if _, ok := e.inflight.reserve(outbox.Key{Table: table, ID: id}); ok {
+			free = append(free, id)
+		}
+	}
+	return free
+}
+
+// Unreserve gives reserved rows back that are not to be sent.
+func (e *Engine) Unreserve(table outbox.Table, ids []string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, id := range ids {
+		key := outbox.Key{Table: table, ID: id}
+		if it := e.inflight[key]; it != nil && it.state == reserved && it.origin == outbox.FromSweep {
+			delete(e.inflight, key)
+		}
+	}
+}
+
+// Submit sends reserved rows through their lanes and waits until each is settled
+// in the ledger. token is the claim under which the rows are held, empty where
+// the table has no claims. During a failure of the broker rows come back as
+// Released instead of waiting. It returns early, with what is known, when ctx or
+// the engine ends.
+func (e *Engine) Submit(ctx context.Context, events []*outbox.Event, token string) (PageResult, error) {
+	if len(events) == 0 {
+		return PageResult{}, nil
+	}
+	w := &waiter{left: len(events), done: make(chan struct{})}
+	items := make([]*item, len(events))
+	now := time.Now()
+	e.mu.Lock()
+	for i, ev := range events {
+		items[i] = e.reservation(ev)
+		items[i].event, items[i].attempts = ev, ev.Attempts
+		items[i].token, items[i].claimedAt, items[i].wait = token, now, w
+	}
+	e.count += len(items)
+	e.mu.Unlock()
+	for _, it := range items {
+		e.dispatch(it)
+	}
+	select {
+	case <-w.done:
+		return w.result, nil
+	case <-ctx.Done():
+		return e.partial(w), ctx.Err()
+	case <-e.work.Done():
+		return e.partial(w), context.Cause(e.work)
+	}
+}
+
+// reservation returns the item that Reserve made for a row. Where the tail has
+// taken the row over meanwhile, it is a fresh one that will be released.
+func (e *Engine) reservation(ev *outbox.Event) *item {
+	it := e.inflight[ev.Key()]
+	if it == nil || it.origin != outbox.FromSweep || it.state != reserved {
+		return &item{origin: outbox.FromSweep, state: reserved, taken: true}
+	}
+	return it
+}
+
+func (e *Engine) partial(w *waiter) PageResult {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return w.result
+}
