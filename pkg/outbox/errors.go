@@ -73,3 +73,7 @@ var ErrDropped = errors.New("dropped by a routing rule")
 // this name: the position was not saved and must not be. Marks made in the same
 // transaction stay, because that a row was published is a fact.
 var ErrFenced = errors.New("another relay has taken over this name")
+
+// ErrTailDown says that the tail cannot prove what it has passed: a sweep that
+// asked for a fence goes on without one.
+var ErrTailDown = errors.New("the tail is down")

@@ -53,3 +53,19 @@ const (
 func (k OutcomeKind) String() string {
 	return [...]string{"sent", "failed", "attempt", "released"}[k]
 }
+
+// Tally says what became of the rows that a sweep took, in rows.
+type Tally struct {
+	Sent     int `json:"sent"`
+	Failed   int `json:"failed"`
+	Attempts int `json:"attempts"` // an unknown error of the row alone; it stays PENDING
+	Released int `json:"released"` // not sent, nothing counted: broker away, or the tail has the row
+}
+
+// Add adds o to t.
+func (t *Tally) Add(o Tally) {
+	t.Sent += o.Sent
+	t.Failed += o.Failed
+	t.Attempts += o.Attempts
+	t.Released += o.Released
+}

@@ -110,6 +110,8 @@ type Engine struct {
 	work   context.Context // ends when lanes and router must stop
 	stop   context.CancelCauseFunc
 
+	drainStarted chan struct{}
+
 	mu       sync.Mutex
 	wm       watermark
 	inflight registry
@@ -138,6 +140,8 @@ func New(cfg Config) *Engine {
 		topics:   map[string]*topic{},
 		idle:     make(chan struct{}),
 		failing:  map[string]string{},
+
+		drainStarted: make(chan struct{}),
 	}
 	e.fence.init(cfg.LastFence)
 	e.work, e.stop = context.WithCancelCause(context.Background())
@@ -206,10 +210,8 @@ func (e *Engine) read(ctx context.Context, from string) error {
 func (e *Engine) drain() {
 	e.mu.Lock()
 	e.draining = true
-	for _, t := range e.topics {
-		t.wakeAll()
-	}
 	e.mu.Unlock()
+	close(e.drainStarted)
 	timer := time.NewTimer(e.cfg.DrainTimeout)
 	defer timer.Stop()
 	for {

@@ -2,16 +2,13 @@ package relay
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"sync"
 	"time"
-)
 
-// ErrTailDown says that the tail cannot prove what it has passed: a sweep that
-// asked for a fence goes on without one.
-var ErrTailDown = errors.New("the tail is down")
+	"github.com/rowferry/rowferry/pkg/outbox"
+)
 
 // fence tracks the numbers that are written to the checkpoint row and come back
 // through the binlog: what was committed before a fence was written has been
@@ -135,13 +132,13 @@ func (e *Engine) Verify() {
 }
 
 // Fence writes a fence and returns when the tail has read it: then everything
-// committed before the call has been seen by the tail. [ErrTailDown] when the
+// committed before the call has been seen by the tail. [outbox.ErrTailDown] when the
 // source has had no stream for Grace, or the fence is not back within
 // SourceLagMax; the time during which a full budget holds the reader up does not
-// count. Without a source it returns ErrTailDown at once.
+// count. Without a source it returns outbox.ErrTailDown at once.
 func (e *Engine) Fence(ctx context.Context) error {
 	if e.cfg.Source == nil {
-		return ErrTailDown
+		return outbox.ErrTailDown
 	}
 	n, err := e.writeFence(ctx)
 	if err != nil {
@@ -156,10 +153,10 @@ func (e *Engine) Fence(ctx context.Context) error {
 			return nil
 		}
 		if e.cfg.Disconnected != nil && e.cfg.Disconnected() >= e.cfg.Grace {
-			return fmt.Errorf("%w: no stream for %s", ErrTailDown, e.cfg.Grace)
+			return fmt.Errorf("%w: no stream for %s", outbox.ErrTailDown, e.cfg.Grace)
 		}
 		if time.Since(start)-(e.budget.blockedFor()-blocked) > e.cfg.SourceLagMax {
-			return fmt.Errorf("%w: a fence is not back after %s", ErrTailDown, e.cfg.SourceLagMax)
+			return fmt.Errorf("%w: a fence is not back after %s", outbox.ErrTailDown, e.cfg.SourceLagMax)
 		}
 		select {
 		case <-changed:

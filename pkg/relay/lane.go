@@ -66,7 +66,7 @@ func (e *Engine) deliver(ctx context.Context, l *lane, items []*item) {
 		}
 		e.laneFails(l, err)
 		items = e.keepWaiting(l, items, outbox.ReasonOf(err))
-		if !sleep(ctx, retryAfter(err, items, pause.NextBackOff())) {
+		if !e.rest(ctx, retryAfter(err, items, pause.NextBackOff())) {
 			return
 		}
 	}
@@ -86,6 +86,24 @@ func retryAfter(err error, items []*item, pause time.Duration) time.Duration {
 	default:
 		return pause
 	}
+}
+
+// rest waits before a retry; the start of a drain cuts it short. It reports false
+// if the engine has stopped.
+func (e *Engine) rest(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-e.drainStarted: // every retry now is the last one
+		return ctx.Err() == nil
+	default:
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-e.drainStarted:
+	case <-ctx.Done():
+	}
+	return ctx.Err() == nil
 }
 
 var errNotLeading = &outbox.SendError{Class: outbox.Transient, Reason: "leadership_uncertain"}

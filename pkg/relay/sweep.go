@@ -10,16 +10,8 @@ import (
 // waiter counts the settled rows of one page of the sweep. Guarded by Engine.mu.
 type waiter struct {
 	left   int
-	result PageResult
+	result outbox.Tally
 	done   chan struct{}
-}
-
-// PageResult says what became of the rows of one page, in rows.
-type PageResult struct {
-	Sent     int
-	Failed   int
-	Attempts int // an unknown error of the row alone; it stays PENDING
-	Released int // not sent, nothing counted: broker away, or the tail has the row
 }
 
 func (w *waiter) settled(s settlement) {
@@ -69,9 +61,9 @@ func (e *Engine) Unreserve(table outbox.Table, ids []string) {
 // the table has no claims. During a failure of the broker rows come back as
 // Released instead of waiting. It returns early, with what is known, when ctx or
 // the engine ends.
-func (e *Engine) Submit(ctx context.Context, events []*outbox.Event, token string) (PageResult, error) {
+func (e *Engine) Submit(ctx context.Context, events []*outbox.Event, token string) (outbox.Tally, error) {
 	if len(events) == 0 {
-		return PageResult{}, nil
+		return outbox.Tally{}, nil
 	}
 	w := &waiter{left: len(events), done: make(chan struct{})}
 	items := make([]*item, len(events))
@@ -107,7 +99,7 @@ func (e *Engine) reservation(ev *outbox.Event) *item {
 	return it
 }
 
-func (e *Engine) partial(w *waiter) PageResult {
+func (e *Engine) partial(w *waiter) outbox.Tally {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return w.result

@@ -15,12 +15,6 @@ type topic struct {
 	resolving bool
 }
 
-func (t *topic) wakeAll() {
-	for _, l := range t.lanes {
-		l.queue.signal()
-	}
-}
-
 // enterLane puts an item at the end of its lane.
 func (e *Engine) enterLane(it *item) {
 	e.mu.Lock()
@@ -61,7 +55,7 @@ func (e *Engine) resolve(t *topic) {
 			return
 		}
 		e.setFailing(t.name, err)
-		if e.giveUpWaiting(t, err) || !sleep(e.work, pause.NextBackOff()) {
+		if e.giveUpWaiting(t, err) || !e.rest(e.work, pause.NextBackOff()) {
 			return
 		}
 	}

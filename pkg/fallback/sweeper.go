@@ -1,0 +1,280 @@
+package fallback
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/rowferry/rowferry/pkg/outbox"
+)
+
+// Rows is the ledger as the sweep needs it.
+type Rows interface {
+	// Pages returns a function that gives, call by call, the ids of the rows that
+	// may be swept, oldest first: PENDING ones older than grace (by the database's
+	// clock) or dated in the future, and claimed ones whose lease has run out. A
+	// page shorter than limit is the last.
+	Pages(table outbox.Table, grace time.Duration, limit int) func(context.Context) ([]string, error)
+	// Claim makes rows PROCESSING under token and returns those that it got. Where
+	// the table has no claim columns it returns all of them, and held is false.
+	Claim(ctx context.Context, table outbox.Table, ids []string, token string) (got []string, held bool, err error)
+	// Load reads rows by key, with the status of each.
+	Load(ctx context.Context, table outbox.Table, ids []string) ([]*outbox.Event, map[string]outbox.Status, error)
+}
+
+// Engine sends what the sweep has found.
+type Engine interface {
+	Reserve(table outbox.Table, ids []string) []string
+	Unreserve(table outbox.Table, ids []string)
+	Submit(ctx context.Context, events []*outbox.Event, token string) (outbox.Tally, error)
+}
+
+// Tail proves what the binlog path has passed.
+type Tail interface {
+	// Fence returns when the tail has seen everything that was committed before
+	// the call; [outbox.ErrTailDown] when it cannot say.
+	Fence(ctx context.Context) error
+	// Verify has the tail look up what it sends until it has caught up.
+	Verify()
+}
+
+// Config is what a Sweeper is made of.
+type Config struct {
+	Rows         Rows
+	Engine       Engine
+	Tail         Tail // nil: no binlog is read, so nothing else sends these rows
+	Tables       []outbox.Table
+	TokenPrefix  string // begins every claim token
+	PollInterval time.Duration
+	Grace        time.Duration
+	BatchSize    int
+	Passed       func(outbox.Tally, time.Duration) // after each pass; may be nil
+	Logger       zerolog.Logger
+}
+
+// stretchPages is how many pages share one fence.
+const stretchPages = 10
+
+// Sweeper runs passes: by a timer, and whenever it is triggered.
+type Sweeper struct {
+	cfg     Config
+	log     zerolog.Logger
+	trigger chan struct{}
+	pass    sync.Mutex // one pass at a time in a process
+	pages   atomic.Uint64
+	lastErr string
+}
+
+// New makes a sweeper; it starts nothing.
+func New(cfg Config) *Sweeper {
+	return &Sweeper{cfg: cfg, log: cfg.Logger, trigger: make(chan struct{}, 1)}
+}
+
+// Trigger asks for a pass soon; several requests before it begins are one.
+func (s *Sweeper) Trigger() {
+	select {
+	case s.trigger <- struct{}{}:
+	default:
+	}
+}
+
+// Run sweeps at once, once more after the grace, then by the timer and on
+// triggers, until ctx ends. A pass that fails is tried again with growing pauses.
+func (s *Sweeper) Run(ctx context.Context) {
+	s.Trigger()
+	again := time.AfterFunc(s.cfg.Grace+time.Second, s.Trigger)
+	defer again.Stop()
+	failures := 0
+	for {
+		timer := time.NewTimer(s.nextIn(failures))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		case <-s.trigger:
+		}
+		timer.Stop()
+		tally, err := s.Pass(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		s.report(err)
+		if err != nil || (tally.Released > 0 && tally.Sent == 0) {
+			failures++
+		} else {
+			failures = 0
+		}
+	}
+}
+
+// nextIn returns the pause before the next pass, with a tenth of jitter so that
+// many instances do not sweep in step. After failures it starts at a second and
+// doubles, but never exceeds the interval by more than half a minute.
+func (s *Sweeper) nextIn(failures int) time.Duration {
+	d := s.cfg.PollInterval
+	if failures > 0 {
+		d = min(time.Second<<min(failures-1, 5), max(d, 30*time.Second))
+	}
+	return d + time.Duration(rand.Int64N(int64(d)/10+1))
+}
+
+// report logs an error when it changes and when it ends.
+func (s *Sweeper) report(err error) {
+	switch {
+	case err != nil && err.Error() != s.lastErr:
+		s.lastErr = err.Error()
+		s.log.Warn().Err(err).Msg("sweep failed; it will be tried again")
+	case err == nil && s.lastErr != "":
+		s.lastErr = ""
+		s.log.Info().Msg("sweep works again")
+	}
+}
+
+// Pass sweeps all tables once and returns what became of the rows it took. A
+// table that cannot be swept does not keep the others from it.
+func (s *Sweeper) Pass(ctx context.Context) (outbox.Tally, error) {
+	s.pass.Lock()
+	defer s.pass.Unlock()
+	start := time.Now()
+	p := pass{s: s}
+	var errs []error
+	for _, t := range s.cfg.Tables {
+		if err := p.sweepTable(ctx, t); err != nil {
+			errs = append(errs, fmt.Errorf("sweeping %s: %w", t, err))
+		}
+	}
+	if p.unfenced && s.cfg.Tail != nil {
+		s.cfg.Tail.Verify()
+	}
+	if s.cfg.Passed != nil {
+		s.cfg.Passed(p.tally, time.Since(start))
+	}
+	if p.tally != (outbox.Tally{}) {
+		s.log.Info().Int("sent", p.tally.Sent).Int("failed", p.tally.Failed).Int("attempts", p.tally.Attempts).
+			Int("released", p.tally.Released).Dur("took", time.Since(start)).Msg("sweep took rows")
+	}
+	return p.tally, errors.Join(errs...)
+}
+
+// pass is the state of one Pass.
+type pass struct {
+	s        *Sweeper
+	unfenced bool // the tail was down: go on without fences
+	tally    outbox.Tally
+}
+
+// sweepTable takes a stretch of candidates, waits until the tail has passed them,
+// and sends what is left of it, until there are no more.
+//
+// What must hold: the fence is written after the candidates were selected, and
+// their status is read after it has returned. Otherwise a row that the tail is
+// about to send is sent by both. Shown by TestSweepTakesNothingTheTailWillSend.
+func (p *pass) sweepTable(ctx context.Context, table outbox.Table) error {
+	cfg := &p.s.cfg
+	next := cfg.Rows.Pages(table, cfg.Grace, cfg.BatchSize)
+	for last := false; !last; {
+		var pages [][]string
+		for len(pages) < stretchPages && !last {
+			ids, err := next(ctx)
+			if err != nil {
+				return fmt.Errorf("looking for candidates: %w", err)
+			}
+			last = len(ids) < cfg.BatchSize
+			if len(ids) > 0 {
+				pages = append(pages, ids)
+			}
+		}
+		if len(pages) == 0 {
+			return nil
+		}
+		if err := p.waitForTail(ctx); err != nil {
+			return err
+		}
+		for _, ids := range pages {
+			went, err := p.sendPage(ctx, table, ids)
+			if err != nil || !went {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (p *pass) waitForTail(ctx context.Context) error {
+	if p.s.cfg.Tail == nil || p.unfenced {
+		return nil
+	}
+	err := p.s.cfg.Tail.Fence(ctx)
+	if errors.Is(err, outbox.ErrTailDown) {
+		p.s.log.Warn().Err(err).Msg("sweeping without waiting for the tail")
+		p.unfenced = true
+		return nil
+	}
+	return err
+}
+
+// sendPage sends what may be sent of one page. It reports false when the broker
+// takes nothing at all, so that the pass need not ask it again for every page.
+func (p *pass) sendPage(ctx context.Context, table outbox.Table, ids []string) (went bool, err error) {
+	cfg := &p.s.cfg
+	free := cfg.Engine.Reserve(table, ids)
+	if len(free) == 0 {
+		return true, nil
+	}
+	token := fmt.Sprintf("%s-%d", cfg.TokenPrefix, p.s.pages.Add(1))
+	events, held, err := p.take(ctx, table, free, token)
+	cfg.Engine.Unreserve(table, notIn(free, events))
+	if err != nil {
+		return false, err
+	}
+	if !held {
+		token = ""
+	}
+	tally, err := cfg.Engine.Submit(ctx, events, token)
+	p.tally.Add(tally)
+	nothing := tally.Released > 0 && tally.Sent+tally.Failed+tally.Attempts == 0
+	return !nothing, err
+}
+
+// take claims rows and reads those that it got and that are still to be sent.
+func (p *pass) take(ctx context.Context, table outbox.Table, ids []string, token string) (events []*outbox.Event, held bool, err error) {
+	claimed, held, err := p.s.cfg.Rows.Claim(ctx, table, ids, token)
+	if err != nil {
+		return nil, false, fmt.Errorf("claiming rows: %w", err)
+	}
+	if len(claimed) == 0 {
+		return nil, held, nil
+	}
+	rows, status, err := p.s.cfg.Rows.Load(ctx, table, claimed)
+	if err != nil {
+		return nil, held, fmt.Errorf("reading rows: %w", err)
+	}
+	for _, ev := range rows {
+		if st := status[ev.ID]; st == outbox.Pending || (held && st == outbox.Processing) {
+			events = append(events, ev)
+		}
+	}
+	return events, held, nil
+}
+
+// notIn returns the ids that none of the events has.
+func notIn(ids []string, events []*outbox.Event) []string {
+	have := make(map[string]bool, len(events))
+	for _, ev := range events {
+		have[ev.ID] = true
+	}
+	var missing []string
+	for _, id := range ids {
+		if !have[id] {
+			missing = append(missing, id)
+		}
+	}
+	return missing
+}
