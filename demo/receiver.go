@@ -72,21 +72,24 @@ func pause(ctx context.Context, d time.Duration) error {
 
 // progress is the line shown once a second.
 type progress struct {
-	elapsed                   time.Duration
-	events, relayed, consumed int
-	lag                       string // what the relay says; empty if it is not asked
-	recent                    reconcile.Latencies
+	elapsed   time.Duration
+	orders    int // committed
+	events    int // committed
+	relayed   int // marked SENT
+	consumed  int
+	lag       string              // what the relay says; empty if it is not asked
+	latencies reconcile.Latencies // of what has arrived since the last line
 }
 
 // String implements fmt.Stringer.
 func (p progress) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%3.0f s  events %d  relayed %d  consumed %d", p.elapsed.Seconds(), p.events, p.relayed, p.consumed)
+	fmt.Fprintf(&b, "%3.0f s  orders %d  events %d  relayed %d  consumed %d", p.elapsed.Seconds(), p.orders, p.events, p.relayed, p.consumed)
 	if p.lag != "" {
 		fmt.Fprintf(&b, "  lag %s", p.lag)
 	}
-	if p.recent.Count > 0 {
-		fmt.Fprintf(&b, "  p50 %s", reconcile.Short(p.recent.P50))
+	if p.latencies.Count > 0 {
+		fmt.Fprintf(&b, "  p50 %s", reconcile.Short(p.latencies.P50))
 	}
 	return b.String()
 }
@@ -115,17 +118,18 @@ func (w *watch) look(ctx context.Context, finished bool) (p progress, done bool,
 	if err != nil {
 		return p, false, err
 	}
-	events, err := w.sale.Expected(ctx)
+	orders, events, err := w.sale.Committed(ctx)
 	if err != nil {
 		return p, false, err
 	}
 	arrivals := w.receiver.inbox.Arrivals(w.last.consumed)
 	p = progress{
-		elapsed:  time.Since(w.start),
-		events:   events,
-		relayed:  rows["SENT"],
-		consumed: w.last.consumed + len(arrivals),
-		recent:   reconcile.Measure(arrivals, w.since),
+		elapsed:   time.Since(w.start),
+		orders:    orders,
+		events:    events,
+		relayed:   rows["SENT"],
+		consumed:  w.last.consumed + len(arrivals),
+		latencies: reconcile.Measure(arrivals, w.since),
 	}
 	if !finished || p.consumed != w.last.consumed || p.relayed != w.last.relayed {
 		w.moved = time.Now()

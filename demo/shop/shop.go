@@ -142,14 +142,14 @@ func (s *Sale) Reconciled(ctx context.Context) error {
 	return nil
 }
 
-// Expected returns the number of events that the orders committed so far stand
-// for.
-func (s *Sale) Expected(ctx context.Context) (int, error) {
-	var n int
-	if err := s.db.QueryRowContext(ctx, "SELECT COALESCE(SUM(version), 0) FROM orders WHERE sale_id = ?", s.ID).Scan(&n); err != nil {
-		return 0, fmt.Errorf("counting the events: %w", err)
+// Committed returns the number of orders committed so far, and the number of
+// events that they stand for.
+func (s *Sale) Committed(ctx context.Context) (orders, events int, err error) {
+	err = s.db.QueryRowContext(ctx, "SELECT COUNT(*), COALESCE(SUM(version), 0) FROM orders WHERE sale_id = ?", s.ID).Scan(&orders, &events)
+	if err != nil {
+		return 0, 0, fmt.Errorf("counting the orders: %w", err)
 	}
-	return n, nil
+	return orders, events, nil
 }
 
 // Rows returns the number of the sale's outbox rows by status.
