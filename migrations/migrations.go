@@ -1,0 +1,241 @@
+// Package migrations holds the SQL of rowferry's own tables and applies it.
+//
+// It promises that Up may be run any number of times, by several processes at
+// once, over tables that were made by hand from what Print wrote, and that only
+// Up changes anything. What is applied is noted in the table rowferry_migrations.
+package migrations
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"embed"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strconv"
+	"strings"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/database"
+)
+
+//go:embed *.sql
+var files embed.FS
+
+// Examples holds, under examples/, tables in the layouts of the literature.
+//
+//go:embed examples/*.sql
+var Examples embed.FS
+
+const (
+	versionTable = "rowferry_migrations"
+	outboxFile   = "00004_outbox.sql"
+)
+
+// Options say what is wanted beyond rowferry's own tables.
+type Options struct {
+	Outbox bool // an outbox table too
+}
+
+// Migration is one step and what has become of it.
+type Migration struct {
+	Name    string // of its file
+	Table   string // that it makes
+	Applied bool   // noted as applied by Up
+	Exists  bool   // the table is there, whoever made it
+}
+
+// Up applies what is missing in the connection's schema and returns the names of
+// the steps it applied.
+func Up(ctx context.Context, db *sql.DB, o Options) (applied []string, err error) {
+	p, err := provider(db, o)
+	if err != nil {
+		return nil, err
+	}
+	results, err := p.Up(ctx)
+	var partial *goose.PartialError
+	if errors.As(err, &partial) {
+		results = partial.Applied
+	}
+	for _, r := range results {
+		applied = append(applied, r.Source.Path)
+	}
+	if err != nil {
+		return applied, fmt.Errorf("creating the tables of rowferry: %w", hint(err))
+	}
+	return applied, nil
+}
+
+func provider(db *sql.DB, o Options) (*goose.Provider, error) {
+	store, err := database.NewStore(database.DialectMySQL, versionTable)
+	if err != nil {
+		return nil, fmt.Errorf("preparing migrations: %w", err)
+	}
+	options := []goose.ProviderOption{
+		goose.WithStore(store),
+		goose.WithDisableGlobalRegistry(true),
+		goose.WithAllowOutofOrder(true), // the outbox table may come after later steps
+		goose.WithSessionLocker(locker{}),
+	}
+	if !o.Outbox {
+		options = append(options, goose.WithExcludeNames([]string{outboxFile}))
+	}
+	p, err := goose.NewProvider("", db, files, options...)
+	if err != nil {
+		return nil, fmt.Errorf("preparing migrations: %w", err)
+	}
+	return p, nil
+}
+
+// hint adds what the operator can do about a refusal.
+func hint(err error) error {
+	var refused *mysql.MySQLError
+	if !errors.As(err, &refused) {
+		return err
+	}
+	switch refused.Number {
+	case 1044, 1142, 1227:
+		return fmt.Errorf("%w (the account needs CREATE, SELECT and INSERT on the schema; or have the SQL of `rowferry migrate print` executed by someone who may)", err)
+	case 1046:
+		return fmt.Errorf("%w (name the schema in the DSN)", err)
+	}
+	return err
+}
+
+// locker keeps several processes from migrating one schema at once.
+type locker struct{}
+
+const lockSQL = "CONCAT('rowferry:', SHA1(CONCAT('migrate:', COALESCE(DATABASE(), ''))))"
+
+// SessionLock implements lock.SessionLocker.
+func (locker) SessionLock(ctx context.Context, conn *sql.Conn) error {
+	var got sql.NullBool
+	if err := conn.QueryRowContext(ctx, "SELECT GET_LOCK("+lockSQL+", 10)").Scan(&got); err != nil {
+		return fmt.Errorf("waiting for other migrations: %w", err)
+	}
+	if !got.Bool {
+		return errors.New("another process has been migrating this schema for 10 seconds")
+	}
+	return nil
+}
+
+// SessionUnlock implements lock.SessionLocker.
+func (locker) SessionUnlock(ctx context.Context, conn *sql.Conn) error {
+	_, err := conn.ExecContext(ctx, "DO RELEASE_LOCK("+lockSQL+")")
+	return err
+}
+
+// Status returns all steps, in order. It changes nothing.
+func Status(ctx context.Context, db *sql.DB) ([]Migration, error) {
+	steps, err := list(Options{Outbox: true})
+	if err != nil {
+		return nil, err
+	}
+	noted, err := versions(ctx, db)
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", versionTable, hint(err))
+	}
+	all := make([]Migration, len(steps))
+	for i, s := range steps {
+		all[i] = Migration{Name: s.name, Table: s.table(), Applied: noted[s.version()]}
+		if all[i].Exists, err = exists(ctx, db, all[i].Table); err != nil {
+			return nil, fmt.Errorf("looking for table %s: %w", all[i].Table, err)
+		}
+	}
+	return all, nil
+}
+
+func exists(ctx context.Context, db *sql.DB, table string) (found bool, err error) {
+	err = db.QueryRowContext(ctx, "SELECT COUNT(*) > 0 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?", table).Scan(&found)
+	return found, err
+}
+
+// versions returns what is noted as applied; nothing if the table is missing.
+func versions(ctx context.Context, db *sql.DB) (noted map[int64]bool, err error) {
+	noted = map[int64]bool{}
+	if found, err := exists(ctx, db, versionTable); err != nil || !found {
+		return noted, err
+	}
+	rows, err := db.QueryContext(ctx, "SELECT version_id FROM "+versionTable+" WHERE is_applied")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		var v int64
+		if err := rows.Scan(&v); err != nil {
+			return nil, err
+		}
+		noted[v] = true
+	}
+	return noted, rows.Err()
+}
+
+// Print writes the SQL that Up would execute in an empty schema.
+func Print(w io.Writer, o Options) error {
+	steps, err := list(o)
+	if err != nil {
+		return err
+	}
+	for _, s := range steps {
+		if _, err := fmt.Fprintf(w, "%s\n", s.sql); err != nil {
+			return fmt.Errorf("printing migrations: %w", err)
+		}
+	}
+	return nil
+}
+
+type step struct {
+	name string
+	sql  string // without the annotations of goose
+}
+
+func (s step) version() int64 {
+	digits, _, _ := strings.Cut(s.name, "_")
+	v, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil {
+		panic("migrations: " + s.name + " has no number")
+	}
+	return v
+}
+
+// table is the table that the step creates.
+func (s step) table() string {
+	_, rest, ok := strings.Cut(s.sql, "CREATE TABLE IF NOT EXISTS ")
+	if !ok {
+		panic("migrations: " + s.name + " creates no table")
+	}
+	return strings.Fields(rest)[0]
+}
+
+func list(o Options) ([]step, error) {
+	names, err := fs.Glob(files, "*.sql") // in order
+	if err != nil {
+		return nil, fmt.Errorf("listing migrations: %w", err)
+	}
+	var steps []step
+	for _, name := range names {
+		if name == outboxFile && !o.Outbox {
+			continue
+		}
+		text, err := files.ReadFile(name)
+		if err != nil {
+			return nil, fmt.Errorf("reading migration %s: %w", name, err)
+		}
+		steps = append(steps, step{name, withoutAnnotations(text)})
+	}
+	return steps, nil
+}
+
+func withoutAnnotations(text []byte) string {
+	var b strings.Builder
+	for line := range bytes.Lines(text) {
+		if !bytes.HasPrefix(line, []byte("-- +goose")) {
+			b.Write(line)
+		}
+	}
+	return b.String()
+}
