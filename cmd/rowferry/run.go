@@ -1,0 +1,31 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/rowferry/rowferry/internal/app"
+)
+
+func (c *cli) runCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "run",
+		Short: "Relay until SIGTERM: binlog path, sweep, ledger, checkpoint and HTTP",
+		Long: `Relays until SIGTERM or SIGINT, then drains within ROWFERRY_DRAIN_TIMEOUT; a
+second signal exits at once. A database or broker that is away is waited for;
+only mistakes in the environment end the process with exit code 2.`,
+		Example: `  ROWFERRY_SOURCE_DSN='ferry:secret@tcp(127.0.0.1:3306)/shop' \
+  ROWFERRY_ROCKETMQ_NAMESRV=127.0.0.1:9876 rowferry run`,
+		Args: cobra.NoArgs,
+		RunE: c.command(func(cmd *cobra.Command, _ []string) error {
+			cfg, err := c.load()
+			if err != nil {
+				return err
+			}
+			r, err := app.NewRelay(cfg, c.logger(cfg))
+			if err != nil {
+				return usageError{err}
+			}
+			return r.Run(cmd.Context())
+		}),
+	}
+}

@@ -1,0 +1,132 @@
+package app
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/rowferry/rowferry/internal/config"
+	"github.com/rowferry/rowferry/internal/mysqlconn"
+	"github.com/rowferry/rowferry/pkg/outbox"
+)
+
+// storeConns is the size of the pool: leader lock, marker, sweep, look-up, fence,
+// status and two to spare.
+const storeConns = 8
+
+// Store is the database in which the outbox tables are written, and what is
+// known of those tables.
+type Store struct {
+	DB      *sql.DB
+	Schema  string
+	Layouts []*outbox.Layout
+	Zone    *time.Location
+
+	cfg *config.Config
+}
+
+// OpenStore makes the pool; it does not connect.
+func OpenStore(cfg *config.Config) (*Store, error) {
+	zone := cfg.OutboxTimeZone.Location() // nil: to be asked of the server
+	s := &Store{cfg: cfg, Schema: cfg.Store().Schema(), Zone: zone}
+	return s, s.open()
+}
+
+func (s *Store) open() error {
+	c, err := s.cfg.MySQLConfig(s.cfg.Store())
+	if err != nil {
+		return err
+	}
+	s.DB, err = mysqlconn.OpenConfig(c, mysqlconn.Options{
+		Zone: s.Zone, MarkImage: s.cfg.MarkRowImage, MaxConns: storeConns, Role: "store",
+	})
+	return err
+}
+
+// Close closes the pool.
+func (s *Store) Close() error { return s.DB.Close() }
+
+// Learn connects, finds out the zone if that is left to us, and recognises the
+// tables.
+func (s *Store) Learn(ctx context.Context) error {
+	if s.Zone == nil {
+		if err := s.learnZone(ctx); err != nil {
+			return err
+		}
+	}
+	tables, err := outbox.FindTables(ctx, s.DB, s.cfg.OutboxTables, s.Schema)
+	if err != nil {
+		return fmt.Errorf("looking for the outbox tables: %w", err)
+	}
+	if len(tables) == 0 {
+		return fmt.Errorf("no table matches ROWFERRY_OUTBOX_TABLES=%s", s.cfg.OutboxTables)
+	}
+	s.Layouts = nil
+	for _, t := range tables {
+		l, err := s.ReadLayout(ctx, t)
+		if errors.Is(err, outbox.ErrNoTable) {
+			return fmt.Errorf("%w; create it (`rowferry migrate print --outbox` shows one), name another with ROWFERRY_OUTBOX_TABLES, or GRANT SELECT on it", err)
+		}
+		if err != nil {
+			return err
+		}
+		s.Layouts = append(s.Layouts, l)
+	}
+	return nil
+}
+
+// ReadLayout reads the present layout of one table.
+func (s *Store) ReadLayout(ctx context.Context, t outbox.Table) (*outbox.Layout, error) {
+	return outbox.ReadTable(ctx, s.DB, t, outbox.Options{
+		Columns: s.cfg.OutboxColumns, Status: s.cfg.OutboxStatusValues, Zone: s.Zone,
+	})
+}
+
+// learnZone takes the offset of the server's global time zone for the one in
+// which the application writes DATETIME, and opens the pool anew with it.
+func (s *Store) learnZone(ctx context.Context) error {
+	var seconds sql.NullInt64
+	err := s.DB.QueryRowContext(ctx, `SELECT TIMESTAMPDIFF(SECOND, UTC_TIMESTAMP(),
+  CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', @@GLOBAL.time_zone))`).Scan(&seconds)
+	if err != nil {
+		return fmt.Errorf("asking the store for its time zone: %w", err)
+	}
+	s.Zone = time.FixedZone("", int(seconds.Int64))
+	if seconds.Int64 == 0 { // UTC, or a named zone on a server without zone tables
+		s.Zone = time.UTC
+		return nil
+	}
+	if err := s.DB.Close(); err != nil {
+		return fmt.Errorf("closing the first pool: %w", err)
+	}
+	return s.open()
+}
+
+// Tables returns the names of the tables.
+func (s *Store) Tables() []outbox.Table {
+	tables := make([]outbox.Table, len(s.Layouts))
+	for i, l := range s.Layouts {
+		tables[i] = l.Table
+	}
+	return tables
+}
+
+// LedgerKind returns the ledger in force: the configured one, or what the tables
+// suggest.
+func (s *Store) LedgerKind() (string, error) {
+	kind := s.cfg.Ledger
+	for _, l := range s.Layouts {
+		switch {
+		case kind == "" && l.Has(outbox.RoleStatus):
+			kind = config.LedgerStatus
+		case kind == "":
+			kind = config.LedgerNone
+		}
+		if kind == config.LedgerStatus && !l.Has(outbox.RoleStatus) {
+			return "", fmt.Errorf("table %s has no status column, which LEDGER=status needs; name it with ROWFERRY_OUTBOX_COLUMNS=status=COLUMN, or set ROWFERRY_LEDGER=none or delete", l.Table)
+		}
+	}
+	return kind, nil
+}
