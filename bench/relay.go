@@ -1,0 +1,134 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/rowferry/rowferry/internal/testservers"
+)
+
+// relay is a rowferry process.
+type relay struct {
+	cmd     *exec.Cmd
+	addr    string // of its HTTP server
+	started time.Time
+	logFile string
+}
+
+// startRelay starts rowferry over one schema. Its topic is that of the rows; env
+// adds to the environment.
+func (b *bench) startRelay(ctx context.Context, schema string, env ...string) (*relay, error) {
+	r := &relay{addr: fmt.Sprintf("127.0.0.1:%d", testservers.FreePort(0)), logFile: filepath.Join(b.dir, "rowferry.log")}
+	common := []string{
+		"PATH=" + os.Getenv("PATH"),
+		"ROWFERRY_SOURCE_DSN=" + b.servers.dsn + schema, "ROWFERRY_NAME=" + schema,
+		"ROWFERRY_ROCKETMQ_NAMESRV=" + b.servers.nameServer, "ROWFERRY_HTTP_ADDR=" + r.addr,
+	}
+	migrate := exec.CommandContext(ctx, b.binary, "migrate", "up")
+	migrate.Env = common
+	if out, err := migrate.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("migrating: %w\n%s", err, out)
+	}
+	log, err := os.Create(r.logFile)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close() //nolint:errcheck // the child has its own descriptor
+	r.cmd = exec.Command(b.binary, "run")
+	r.cmd.Env = append(common, env...)
+	r.cmd.Stderr = log
+	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	r.started = time.Now()
+	return r, r.cmd.Start()
+}
+
+// stop drains the process.
+func (r *relay) stop() error {
+	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	return r.cmd.Wait()
+}
+
+// published returns how many events the process has had acknowledged.
+func (r *relay) published() (float64, error) {
+	resp, err := http.Get("http://" + r.addr + "/metrics")
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close() //nolint:errcheck // read only
+	var sum float64
+	lines := bufio.NewScanner(resp.Body)
+	for lines.Scan() {
+		if line := lines.Text(); strings.HasPrefix(line, "rowferry_events_published_total{") {
+			n, err := strconv.ParseFloat(line[strings.LastIndexByte(line, ' ')+1:], 64)
+			if err != nil {
+				return 0, err
+			}
+			sum += n
+		}
+	}
+	return sum, lines.Err()
+}
+
+// await polls until the process has published n events; first is when it had
+// published anything at all.
+func (r *relay) await(ctx context.Context, n int, poll time.Duration) (first time.Time, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	defer cancel()
+	tick := time.NewTicker(poll)
+	defer tick.Stop()
+	for {
+		got, err := r.published()
+		if err == nil && got > 0 && first.IsZero() {
+			first = time.Now()
+		}
+		if err == nil && got >= float64(n) {
+			return first, nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			text, _ := os.ReadFile(r.logFile) // best effort: it explains the failure
+			return first, errors.Join(fmt.Errorf("published %.0f of %d: %w\n%s", got, n, ctx.Err(), text), err)
+		}
+	}
+}
+
+// usage returns what the process has used: resident memory now and at its peak,
+// in MiB, and CPU time.
+func (r *relay) usage() (rssMiB, peakMiB float64, cpu time.Duration, err error) {
+	pid := r.cmd.Process.Pid
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	user, _ := strconv.Atoi(fields[11]) // proc(5): utime, in ticks of 10 ms
+	system, _ := strconv.Atoi(fields[12])
+	return kibOf(status, "VmRSS:") / 1024, kibOf(status, "VmHWM:") / 1024, time.Duration(user+system) * 10 * time.Millisecond, nil
+}
+
+func kibOf(status []byte, name string) float64 {
+	for _, line := range strings.Split(string(status), "\n") {
+		if f := strings.Fields(line); len(f) > 1 && f[0] == name {
+			n, _ := strconv.ParseFloat(f[1], 64) // proc(5): always a number
+			return n
+		}
+	}
+	return 0
+}

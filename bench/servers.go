@@ -1,0 +1,85 @@
+package main
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	_ "github.com/go-sql-driver/mysql" // the driver of every pool here
+
+	"github.com/rowferry/rowferry/internal/testservers"
+)
+
+// servers are the private servers of a run, at their durable defaults
+// (innodb_flush_log_at_trx_commit=1, sync_binlog=1; the broker flushes
+// asynchronously).
+type servers struct {
+	dsn        string // without a schema
+	nameServer string
+	broker     string
+	db         *sql.DB
+	running    []*testservers.Process
+}
+
+func startServers(dir string) (*servers, error) {
+	var l testservers.Launcher
+	mysqld := testservers.DBServer{
+		Flavor: testservers.FlavorMySQL, Dir: filepath.Join(dir, "mysql"), Port: testservers.FreePort(0),
+		Flags: []string{
+			"--server-id=1", "--gtid-mode=ON", "--enforce-gtid-consistency=ON",
+			"--innodb-buffer-pool-size=1G", "--innodb-redo-log-capacity=1G",
+		},
+	}
+	names := testservers.NameServer{Dir: filepath.Join(dir, "namesrv"), Port: testservers.FreePort(0)}
+	broker := testservers.BrokerServer{
+		Dir: filepath.Join(dir, "broker"), Port: testservers.FreePort(testservers.BrokerPortSpan), NameServer: names.Addr(),
+		Conf: []string{"mappedFileSizeCommitLog=1073741824"},
+	}
+	s := &servers{dsn: mysqld.DSN(), nameServer: names.Addr(), broker: broker.Addr()}
+	for _, server := range []testservers.Server{mysqld, names, broker} {
+		p, err := server.Launch(l)
+		if err != nil {
+			return nil, errors.Join(err, s.stop())
+		}
+		s.running = append(s.running, p)
+		if err := server.Await(p); err != nil {
+			return nil, errors.Join(err, s.stop())
+		}
+	}
+	var err error
+	if s.db, err = sql.Open("mysql", s.dsn+"?interpolateParams=true&maxAllowedPacket=0"); err != nil {
+		return nil, errors.Join(err, s.stop())
+	}
+	return s, nil
+}
+
+func (s *servers) stop() error {
+	var errs []error
+	if s.db != nil {
+		errs = append(errs, s.db.Close())
+	}
+	for i := len(s.running) - 1; i >= 0; i-- {
+		errs = append(errs, s.running[i].Kill())
+	}
+	return errors.Join(errs...)
+}
+
+// schema makes an empty schema with an outbox table and returns its name.
+func (b *bench) schema(name string) (string, error) {
+	for _, q := range []string{
+		"DROP DATABASE IF EXISTS " + name,
+		"CREATE DATABASE " + name,
+		"CREATE TABLE " + name + `.outbox (
+  id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY,
+  aggregate_type VARCHAR(64) NOT NULL, aggregate_id VARCHAR(64) NOT NULL, event_type VARCHAR(64) NOT NULL,
+  payload TEXT NOT NULL, status VARCHAR(20) NOT NULL DEFAULT 'PENDING',
+  created_at DATETIME(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6), sent_at DATETIME(6) NULL,
+  attempts INT NOT NULL DEFAULT 0, KEY idx_status_created (status, created_at)) ENGINE=InnoDB`,
+	} {
+		if _, err := b.servers.db.Exec(q); err != nil {
+			return "", fmt.Errorf("preparing schema %s: %w", name, err)
+		}
+	}
+	return name, nil
+}
