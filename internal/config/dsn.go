@@ -1,0 +1,106 @@
+package config
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+// DSN is one connection string in the form of go-sql-driver/mysql. Its String
+// hides the password. The zero DSN names nothing.
+type DSN struct{ parsed *mysql.Config }
+
+// IsZero reports whether the DSN names nothing.
+func (d DSN) IsZero() bool { return d.parsed == nil }
+
+// Schema returns the schema that the connection starts in; it may be empty.
+func (d DSN) Schema() string {
+	if d.IsZero() {
+		return ""
+	}
+	return d.parsed.DBName
+}
+
+// Addr returns host:port, or the path of the socket.
+func (d DSN) Addr() string {
+	if d.IsZero() {
+		return ""
+	}
+	return d.parsed.Addr
+}
+
+// String writes the DSN with its password hidden.
+func (d DSN) String() string {
+	if d.IsZero() {
+		return ""
+	}
+	c := d.parsed.Clone()
+	if c.Passwd != "" {
+		c.Passwd = hidden
+	}
+	return c.FormatDSN()
+}
+
+// GoString hides the password from %#v.
+func (d DSN) GoString() string { return d.String() }
+
+// MarshalText hides the password from JSON.
+func (d DSN) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// DSNs is a list of connection strings, separated by blanks.
+type DSNs []DSN
+
+const wantedDSN = "user:password@tcp(host:3306)/schema?parameters (a password must not hold a blank: blanks separate several)"
+
+// UnmarshalText implements encoding.TextUnmarshaler. The errors of the driver
+// are not passed on, because they quote pieces of the string that can belong to
+// the password (TestSecretsNeverShow).
+func (ds *DSNs) UnmarshalText(text []byte) error {
+	*ds = nil
+	for s := range strings.FieldsSeq(string(text)) {
+		c, err := mysql.ParseDSN(s)
+		if err != nil || !plausible(c) {
+			return errors.New("not of the form " + wantedDSN + parameterHint(err))
+		}
+		*ds = append(*ds, DSN{c})
+	}
+	return nil
+}
+
+// plausible refuses what the driver takes but nobody means: a slash forgotten or
+// in the wrong place makes the password a part of the network or the schema.
+func plausible(c *mysql.Config) bool {
+	return (c.Net == "tcp" || c.Net == "unix") && c.User != "" && !strings.ContainsAny(c.DBName, "@()/ :")
+}
+
+// parameterHint keeps what is safe to repeat of the driver's complaints: their
+// fixed beginnings.
+func parameterHint(err error) string {
+	if err == nil {
+		return ""
+	}
+	for _, known := range []string{
+		"invalid DSN: missing the slash separating the database name",
+		"invalid DSN: network address not terminated",
+		"invalid DSN: did you forget to escape a param value?",
+		"invalid bool value",
+		"invalid value / unknown config name", // tls=
+		"invalid value / unknown server pub key name",
+		"time: ",
+	} {
+		if strings.HasPrefix(err.Error(), known) {
+			return "; the driver says: " + strings.TrimSuffix(known, ": ")
+		}
+	}
+	return ""
+}
+
+// String writes the list with its passwords hidden.
+func (ds DSNs) String() string {
+	texts := make([]string, len(ds))
+	for i, d := range ds {
+		texts[i] = d.String()
+	}
+	return strings.Join(texts, " ")
+}
