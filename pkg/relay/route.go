@@ -97,6 +97,9 @@ func (e *Engine) lookUp(ctx context.Context, items []*item) ([]*item, error) {
 	asked := map[outbox.Table][]string{}
 	all := e.fence.outstanding()
 	for _, it := range items {
+		if it.event.Deleted {
+			continue // there is no row any more; the image is all there is
+		}
 		if all || it.event.Unread != "" {
 			asked[it.event.Table] = append(asked[it.event.Table], it.event.ID)
 		}
