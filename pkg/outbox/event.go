@@ -42,6 +42,11 @@ type Event struct {
 	// reader does not convert). The engine then reads the row by key before it
 	// routes the event. Empty: the event is complete.
 	Unread string
+
+	// Deleted says that the transaction which inserted the row deleted it again,
+	// in a table without a status, where that is a habit and no retraction. There
+	// is no row to look up or to defer to: the event is published as it is.
+	Deleted bool
 }
 
 // Key identifies the row within the whole installation.

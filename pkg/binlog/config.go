@@ -1,0 +1,150 @@
+package binlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/rs/zerolog"
+
+	"github.com/rowferry/rowferry/pkg/outbox"
+)
+
+// ErrGap says that the stream no longer holds what came after a position: the
+// logs were purged or reset, the server has another history, or a part of the
+// stream is unreadable for good. It is always wrapped with the reason. Going on
+// means Resolve("now") and a sweep for what lies between.
+var ErrGap = errors.New("binlog position lost")
+
+// Config says what to read and how. The zero value of an optional field means
+// its default.
+type Config struct {
+	// DSN is the source: address, account, TLS. It serves the SQL checks and the
+	// replication stream alike.
+	DSN *mysql.Config
+	// Connect, when set, is asked for the DSN before every connection, so that
+	// rotated secrets are picked up. DSN is then ignored.
+	Connect func() (*mysql.Config, error)
+
+	ServerID uint32 // replication client id, unique among all replicas; required
+
+	Layouts map[outbox.Table]*outbox.Layout // the watched tables
+	// Reload reads the present layout of a table whose rows no longer fit the one
+	// given. Nil: never.
+	Reload func(context.Context, outbox.Table) (*outbox.Layout, error)
+
+	FenceTable outbox.Table // table whose column fence carries our fences; zero: none
+	FenceName  string       // value of its column name in our row
+
+	BatchEvents     int           // events in one piece of a large transaction; default 1000
+	HeartbeatPeriod time.Duration // of an idle server; default 10 s; silence of 3.5 times that is a dead connection
+
+	// OnConnect is called after each connect, before the first event of that
+	// connection is emitted. It may block.
+	OnConnect func()
+
+	Logger zerolog.Logger
+}
+
+// State is what the reader knows about itself.
+type State struct {
+	Flavor    string // mysql or mariadb; empty before the first connection
+	Address   string
+	Connected bool // the stream is open
+
+	File   string // where the reader stands, for people
+	Offset uint64 // bytes from the start of File
+
+	LastEvent          time.Time     // when anything, a heartbeat included, last arrived; our clock
+	LastEventTimestamp time.Time     // the server's time stamp of the last real event
+	CommitLag          time.Duration // from commit (server's clock) to reading (ours) of the last transaction; 0 once the server says it is idle
+
+	Reconnects uint64
+	BytesRead  uint64
+	LastError  string // why the last connection failed or ended; empty while connected
+
+	// WaitingForServer: connected, not blocked in emit and not inside a
+	// transaction, so whatever the server has written is on its way here.
+	WaitingForServer bool
+}
+
+// Reader reads one source. Run may be called again after it has returned, but
+// not twice at a time; Encode and State are safe beside it.
+type Reader struct {
+	cfg     Config
+	tracker tracker
+	watch   *watchList
+	resume  position          // behind what emit accepted; touched by Run and the stream it waits for
+	parked  map[xid]*parkedXA // prepared XA transactions, undecided; touched by the stream only
+
+	mu    sync.Mutex
+	state State // the parts that change rarely; the rest is in the atomics below
+
+	lastEventNanos atomic.Int64
+	lastTimestamp  atomic.Uint32 // seconds
+	lagNanos       atomic.Int64
+	offset         atomic.Uint64
+	bytesRead      atomic.Uint64
+	blocked        atomic.Bool // in emit or OnConnect
+	inside         atomic.Bool // inside a transaction
+}
+
+// Defaults and limits.
+const (
+	defaultBatchEvents     = 1000
+	defaultHeartbeatPeriod = 10 * time.Second
+)
+
+// New checks the configuration. It connects to nothing.
+func New(cfg Config) (*Reader, error) {
+	if cfg.ServerID == 0 {
+		return nil, errors.New("binlog: ServerID must not be 0; set ROWFERRY_SERVER_ID to a number no other replica uses")
+	}
+	if cfg.DSN == nil && cfg.Connect == nil {
+		return nil, errors.New("binlog: no source address")
+	}
+	for t, l := range cfg.Layouts {
+		if l == nil {
+			return nil, fmt.Errorf("binlog: no layout for table %s", t)
+		}
+	}
+	if cfg.BatchEvents <= 0 {
+		cfg.BatchEvents = defaultBatchEvents
+	}
+	if cfg.HeartbeatPeriod <= 0 {
+		cfg.HeartbeatPeriod = defaultHeartbeatPeriod
+	}
+	if cfg.Connect == nil {
+		dsn := cfg.DSN
+		cfg.Connect = func() (*mysql.Config, error) { return dsn, nil }
+	}
+	return &Reader{cfg: cfg, watch: newWatchList(cfg), parked: map[xid]*parkedXA{}}, nil
+}
+
+// State returns a snapshot, safe from any goroutine.
+func (r *Reader) State() State {
+	r.mu.Lock()
+	s := r.state
+	r.mu.Unlock()
+	s.Offset = r.offset.Load()
+	s.BytesRead = r.bytesRead.Load()
+	s.CommitLag = time.Duration(r.lagNanos.Load())
+	if n := r.lastEventNanos.Load(); n != 0 {
+		s.LastEvent = time.Unix(0, n)
+	}
+	if n := r.lastTimestamp.Load(); n != 0 {
+		s.LastEventTimestamp = time.Unix(int64(n), 0).UTC()
+	}
+	s.WaitingForServer = s.Connected && !r.blocked.Load() && !r.inside.Load()
+	return s
+}
+
+func (r *Reader) setState(change func(*State)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change(&r.state)
+}

@@ -1,0 +1,276 @@
+package binlog
+
+import (
+	"time"
+
+	"github.com/go-mysql-org/go-mysql/replication"
+)
+
+// event is the dispatch over everything that can stand in a binlog, whether it
+// came by itself or inside a compressed transaction.
+func (s *stream) event(h header, body []byte) error {
+	if f, ok := formatOf(h.kind); ok {
+		return s.rows(f, body)
+	}
+	switch h.kind {
+	case replication.TABLE_MAP_EVENT:
+		return s.tableMap(body)
+	case replication.XID_EVENT:
+		return s.commit(h)
+	case replication.QUERY_EVENT:
+		return s.query(h, body, false)
+	case replication.MARIADB_QUERY_COMPRESSED_EVENT:
+		return s.query(h, body, true)
+	case replication.GTID_EVENT, replication.ANONYMOUS_GTID_EVENT:
+		return s.gtidEvent(h, body)
+	case replication.GTID_TAGGED_LOG_EVENT:
+		return s.taggedGTID(body)
+	case replication.MARIADB_GTID_EVENT:
+		return s.mariadbGTID(h, body)
+	case replication.XA_PREPARE_LOG_EVENT:
+		return s.prepare(h, body)
+	case replication.TRANSACTION_PAYLOAD_EVENT:
+		return s.payload.each(body, s.wantInner, s.event)
+	case replication.EXECUTE_LOAD_QUERY_EVENT, replication.LOAD_EVENT, replication.NEW_LOAD_EVENT:
+		return s.statementRows(body)
+	case replication.INCIDENT_EVENT:
+		return gap("the server says at %s:%d that it lost events", s.file, s.offset)
+	}
+	if h.flags&replication.LOG_EVENT_IGNORABLE_F == 0 && !isHarmless(h.kind) {
+		return gap("event of unknown type %d at %s:%d; it may hold rows", h.kind, s.file, s.offset)
+	}
+	return nil
+}
+
+// isHarmless lists events that say nothing about rows or transactions.
+func isHarmless(t replication.EventType) bool {
+	switch t {
+	case replication.STOP_EVENT, replication.INTVAR_EVENT, replication.RAND_EVENT, replication.USER_VAR_EVENT,
+		replication.IGNORABLE_EVENT, replication.ROWS_QUERY_EVENT, replication.PREVIOUS_GTIDS_EVENT,
+		replication.TRANSACTION_CONTEXT_EVENT, replication.VIEW_CHANGE_EVENT,
+		replication.BEGIN_LOAD_QUERY_EVENT, replication.APPEND_BLOCK_EVENT, replication.DELETE_FILE_EVENT,
+		replication.CREATE_FILE_EVENT, replication.EXEC_LOAD_EVENT, replication.SLAVE_EVENT, replication.START_EVENT_V3,
+		replication.MARIADB_ANNOTATE_ROWS_EVENT, replication.MARIADB_BINLOG_CHECKPOINT_EVENT,
+		replication.MARIADB_GTID_LIST_EVENT, replication.MARIADB_START_ENCRYPTION_EVENT:
+		return true
+	}
+	return false
+}
+
+// wantInner declines rows of tables that are not watched, before they are unpacked.
+func (s *stream) wantInner(h header, tableID uint64) bool {
+	if _, isRows := formatOf(h.kind); isRows {
+		return s.plans[tableID] != nil
+	}
+	return true
+}
+
+// tableMap notes whether the rows under a table id matter. Ids are given again
+// after a restart of the server, so a table that is not watched clears its id.
+func (s *stream) tableMap(body []byte) error {
+	id, schema, name, ok := tableMapName(body)
+	if !ok {
+		return errShort
+	}
+	w := s.r.watch.find(schema, name)
+	if w == nil {
+		delete(s.plans, id)
+		return nil
+	}
+	var p *plan
+	var err error
+	if w.fence {
+		p, err = s.fencePlan(w, body)
+	} else {
+		p, err = s.r.planFor(s.ctx, w, body, s.flavor)
+	}
+	if err != nil {
+		return err
+	}
+	if p == nil {
+		delete(s.plans, id)
+		return nil
+	}
+	s.plans[id] = p
+	return nil
+}
+
+// gtidEvent opens a transaction of MySQL. An anonymous one has no number.
+func (s *stream) gtidEvent(h header, body []byte) error {
+	c := cursor{b: body}
+	c.skip(1)
+	var g gtid
+	g.source.uuid = [16]byte(append(c.take(16), make([]byte, 16)...)[:16])
+	g.gno = c.little(8)
+	if err := c.err(); err != nil {
+		return err
+	}
+	if h.kind == replication.ANONYMOUS_GTID_EVENT {
+		g = gtid{}
+	}
+	s.begin(g, false)
+	const clockType = 2
+	if c.little(1) == clockType && len(c.b) >= 16+7 { // since 8.0.1 microseconds follow
+		c.skip(16)
+		s.tx.commit = microseconds(c.little(7) &^ (1 << 55))
+	}
+	return nil
+}
+
+func microseconds(n uint64) time.Time { return time.UnixMicro(int64(n)).UTC() }
+
+// taggedGTID opens a transaction of MySQL 8.3 and later whose GTID has a tag.
+func (s *stream) taggedGTID(body []byte) error {
+	var e replication.GtidTaggedLogEvent
+	if err := decodeTagged(&e, body); err != nil {
+		return err
+	}
+	g := gtid{gno: uint64(e.GNO), source: source{tag: e.Tag.String()}}
+	copy(g.source.uuid[:], e.SID)
+	s.begin(g, false)
+	s.tx.commit = microseconds(e.ImmediateCommitTimestamp)
+	return nil
+}
+
+// decodeTagged guards the library's decoder, which trusts its input.
+func decodeTagged(e *replication.GtidTaggedLogEvent, body []byte) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = malformed("tagged GTID")
+		}
+	}()
+	if err := e.Decode(body); err != nil {
+		return malformed("tagged GTID: %s", brief(err))
+	}
+	if e.GNO <= 0 || len(e.SID) != 16 {
+		return malformed("tagged GTID without a number")
+	}
+	return nil
+}
+
+// mariadbGTID opens a transaction of MariaDB. A standalone one is a single
+// statement without an end of its own.
+func (s *stream) mariadbGTID(h header, body []byte) error {
+	const standalone = 1
+	c := cursor{b: body}
+	g := gtid{gno: c.little(8), domain: uint32(c.little(4)), server: h.serverID}
+	flags := c.little(1)
+	if err := c.err(); err != nil {
+		return err
+	}
+	s.begin(g, flags&standalone == 0)
+	return nil
+}
+
+func (s *stream) begin(g gtid, explicit bool) {
+	s.tx.begin(g, explicit)
+	s.r.inside.Store(true)
+}
+
+// query moves the state machine by one statement. Only the statement right behind
+// a GTID can be the whole transaction; BEGIN says that an end follows, and until
+// then anything else (SAVEPOINT, XA END, the CREATE of a CREATE ... SELECT) is
+// inside.
+func (s *stream) query(h header, body []byte, compressed bool) error {
+	text, err := statement(body)
+	if err != nil {
+		return err
+	}
+	if compressed {
+		if text, err = inflate(text); err != nil {
+			return err
+		}
+	}
+	switch q := classifyQuery(text); {
+	case q.kind == queryBegin || q.kind == queryXAStart:
+		s.opened()
+		return nil
+	case q.kind == queryDML:
+		return s.statementRows(text)
+	case q.kind == queryXACommit:
+		return s.decideXA(h, q.xid, true)
+	case q.kind == queryXARollback:
+		return s.decideXA(h, q.xid, false)
+	case s.tx.explicit && q.kind == queryCommit:
+		return s.commit(h)
+	case s.tx.explicit && q.kind == queryRollback:
+		return s.rollback(h)
+	case s.tx.explicit && q.kind == queryRollbackTo && len(s.tx.rows) > 0:
+		return gap("ROLLBACK TO SAVEPOINT at %s:%d in a transaction with outbox rows: which of them stayed is not in the binlog", s.file, s.offset)
+	case s.tx.explicit:
+		s.noteDDL(text)
+		return nil
+	}
+	s.noteDDL(text)
+	return s.commit(h)
+}
+
+// opened is BEGIN: of a transaction whose GTID was read, or, before MySQL 5.7
+// without GTIDs, the start of one.
+func (s *stream) opened() {
+	if !s.tx.open || s.tx.explicit && len(s.tx.rows) > 0 {
+		s.begin(gtid{}, true)
+	}
+	s.tx.explicit = true
+}
+
+// noteDDL has the layout of a table read again before its next rows, when a
+// statement names it.
+func (s *stream) noteDDL(text []byte) {
+	for _, w := range s.r.watch.mentioned(text) {
+		if !w.fence {
+			w.stale = true
+		}
+	}
+}
+
+// statementRows refuses rows of an outbox table that were written in statement
+// format: they are not in the binlog, and the sweep has to find them.
+func (s *stream) statementRows(text []byte) error {
+	for _, w := range s.r.watch.mentioned(text) {
+		if first, _ := word(text); !w.fence && first != "UPDATE" && first != "DELETE" {
+			return gap("a session with binlog_format=STATEMENT or MIXED wrote to %s at %s:%d: its rows are not in the binlog", w.table, s.file, s.offset)
+		}
+	}
+	return nil
+}
+
+// prepare is the end of the first phase of an XA transaction: its rows are decided
+// later, maybe never.
+func (s *stream) prepare(h header, body []byte) error {
+	x, onePhase, err := parsePrepare(body)
+	if err != nil {
+		return err
+	}
+	if onePhase {
+		return s.commit(h)
+	}
+	if parked := s.tx.park(); parked != nil {
+		s.r.parked[x] = parked
+	}
+	return s.rollback(h)
+}
+
+// decideXA is the second phase. Rows prepared before this process began to read
+// are unknown; the sweep finds them.
+func (s *stream) decideXA(h header, text string, commit bool) error {
+	x, ok := parseXID(text)
+	if !ok {
+		return malformed("XA statement with the id %.60q", text)
+	}
+	parked := s.r.parked[x]
+	delete(s.r.parked, x)
+	if parked == nil || !commit {
+		return s.rollback(h)
+	}
+	return s.finish(h, parked.events, parked.skipped)
+}
+
+// commit emits what the transaction holds.
+func (s *stream) commit(h header) error {
+	events, skipped := s.tx.events()
+	return s.finish(h, events, skipped)
+}
+
+// rollback drops what the transaction holds, and moves on: it ended.
+func (s *stream) rollback(h header) error { return s.finish(h, nil, 0) }

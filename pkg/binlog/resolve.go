@@ -1,0 +1,291 @@
+package binlog
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// Resolve turns where to begin into the text of a position that the server can
+// serve now. from is "now" (the present end), "earliest" (all that the server
+// still has), a GTID set (what is already done), FILE:POS, or the text of a saved
+// position. A position that the server can no longer serve gives ErrGap with the
+// reason; any other error is worth another try.
+func (r *Reader) Resolve(ctx context.Context, from string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, sqlTimeout)
+	defer cancel()
+	s, _, err := r.openServer(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer s.db.Close() //nolint:errcheck // nothing is written through it
+	p, err := s.resolve(ctx, from)
+	if err != nil {
+		return "", err
+	}
+	return p.String(), nil
+}
+
+var mariadbSetPattern = regexp.MustCompile(`^\d+-\d+-\d+(\s*,\s*\d+-\d+-\d+)*$`)
+
+func (s *server) resolve(ctx context.Context, from string) (*position, error) {
+	from = strings.TrimSpace(from)
+	switch {
+	case from == "now":
+		return s.now(ctx)
+	case from == "earliest":
+		return s.earliest(ctx)
+	case strings.HasPrefix(from, "{"):
+		p, err := parsePosition(from)
+		if err != nil {
+			return nil, err
+		}
+		return s.adopt(ctx, p)
+	}
+	p, err := s.parseFrom(from)
+	if err != nil {
+		return nil, err
+	}
+	return s.adopt(ctx, p)
+}
+
+// parseFrom reads what an operator types: a GTID set or FILE:POS.
+func (s *server) parseFrom(from string) (*position, error) {
+	p := &position{flavor: s.flavor, server: s.id}
+	if mariadbSetPattern.MatchString(from) {
+		if s.flavor != flavorMariaDB {
+			return nil, fmt.Errorf("%.80q is a GTID position of MariaDB, but the source is MySQL", from)
+		}
+		var err error
+		p.gtids, err = parseMariaDBSet(from)
+		return p, err
+	}
+	if set, err := parseMySQLSet(from); err == nil && !set.IsEmpty() {
+		if !s.gtid || s.flavor != flavorMySQL {
+			return nil, fmt.Errorf("%.80q is a GTID set of MySQL, but the source does not use them", from)
+		}
+		p.gtids = set
+		return p, nil
+	}
+	file, offset, ok := cutLast(from, ":")
+	n, err := strconv.ParseUint(offset, 10, 32)
+	if !ok || file == "" || err != nil {
+		return nil, fmt.Errorf("%.80q is none of now, earliest, a GTID set, FILE:POS or a saved position", from)
+	}
+	p.file, p.offset = file, max(n, 4)
+	return p, nil
+}
+
+func cutLast(s, sep string) (before, after string, ok bool) {
+	i := strings.LastIndex(s, sep)
+	if i < 0 {
+		return s, "", false
+	}
+	return s[:i], s[i+len(sep):], true
+}
+
+// now is the present end of the log.
+func (s *server) now(ctx context.Context) (*position, error) {
+	e, err := s.end(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p := &position{flavor: s.flavor, file: e.file, offset: e.offset, server: s.id}
+	if !s.gtid {
+		return p, nil
+	}
+	text := e.gtids
+	if s.flavor == flavorMariaDB {
+		// Not gtid_current_pos: that may name transactions which are not in this
+		// server's log.
+		if text, err = s.text(ctx, "SELECT @@global.gtid_binlog_pos"); err != nil {
+			return nil, fmt.Errorf("asking for gtid_binlog_pos: %w", err)
+		}
+	}
+	p.gtids, err = parseSet(s.flavor, text)
+	return p, err
+}
+
+// earliest is the start of the oldest file.
+func (s *server) earliest(ctx context.Context) (*position, error) {
+	names, _, err := s.logs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p := &position{flavor: s.flavor, file: names[0], offset: 4, server: s.id}
+	if !s.gtid {
+		return p, nil
+	}
+	p.gtids, err = s.oldest(ctx, names[0])
+	return p, err
+}
+
+// oldest is the set of transactions that the server no longer has.
+func (s *server) oldest(ctx context.Context, firstFile string) (gtidSet, error) {
+	query, args := "SELECT @@global.gtid_purged", []any(nil)
+	if s.flavor == flavorMariaDB {
+		query, args = "SELECT BINLOG_GTID_POS(?, 4)", []any{firstFile}
+	}
+	text, err := s.text(ctx, query, args...)
+	if err != nil {
+		return nil, fmt.Errorf("asking what has been purged: %w", err)
+	}
+	return parseSet(s.flavor, text)
+}
+
+// adopt checks that the server can serve p and returns it in the server's mode:
+// a file position becomes a GTID set where the server has them, and a GTID set a
+// file position where it no longer does.
+func (s *server) adopt(ctx context.Context, p *position) (*position, error) {
+	if err := s.sameFlavor(p); err != nil {
+		return nil, err
+	}
+	if p.gtids != nil && !s.gtid {
+		q := *p
+		q.gtids = nil
+		if err := q.check(); err != nil {
+			return nil, gap("the server has gtid_mode off, and %v", err)
+		}
+		p = &q
+	}
+	if err := s.serves(ctx, p); err != nil {
+		return nil, err
+	}
+	if p.gtids == nil && s.gtid {
+		return s.upgrade(ctx, p)
+	}
+	return p, nil
+}
+
+// continues checks that a stream in p's own mode can be started. Unlike adopt it
+// leaves the mode alone: what was read and is not yet done is counted in it.
+func (s *server) continues(ctx context.Context, p *position) error {
+	if err := s.sameFlavor(p); err != nil {
+		return err
+	}
+	if p.gtids != nil && !s.gtid {
+		return gap("gtid_mode was switched off")
+	}
+	return s.serves(ctx, p)
+}
+
+func (s *server) sameFlavor(p *position) error {
+	if p.flavor != s.flavor {
+		return gap("the position was saved from %s, the source is now %s", p.flavor, s.flavor)
+	}
+	return nil
+}
+
+// serves returns ErrGap if the server cannot go on behind p.
+func (s *server) serves(ctx context.Context, p *position) error {
+	if err := s.servesFile(ctx, p); err != nil {
+		return err
+	}
+	switch set := p.gtids.(type) {
+	case *mysqlSet:
+		return s.servesMySQL(ctx, set)
+	case *mariadbSet:
+		return s.servesMariaDB(ctx, set)
+	}
+	return nil
+}
+
+// servesFile compares file and offset with the server's list. In file mode they
+// are the position; with a GTID set they only show that the log was reset, and
+// only to the server they came from.
+func (s *server) servesFile(ctx context.Context, p *position) error {
+	if p.server != s.id {
+		if p.gtids != nil {
+			return nil
+		}
+		return gap("the position %s:%d is of server %q, the source is now server %q, whose file of that name is another", p.file, p.offset, p.server, s.id)
+	}
+	if p.file == "" {
+		return nil
+	}
+	_, sizes, err := s.logs(ctx)
+	if err != nil {
+		return err
+	}
+	size, found := sizes[p.file]
+	switch {
+	case !found && p.gtids == nil:
+		return gap("the server no longer has %s", p.file)
+	case found && size < p.offset && p.offset <= 1<<32-1:
+		return gap("%s has %d bytes on the server, but has been read up to %d: it was cut or reset", p.file, size, p.offset)
+	}
+	return nil
+}
+
+// servesMySQL lets the server do the arithmetic: it knows every form of tag.
+func (s *server) servesMySQL(ctx context.Context, set *mysqlSet) error {
+	text := set.String()
+	missing, err := s.text(ctx, "SELECT GTID_SUBTRACT(@@global.gtid_purged, ?)", text)
+	if err != nil {
+		return fmt.Errorf("comparing GTID sets: %w", err)
+	}
+	if missing != "" {
+		return gap("the server has purged transactions that were not read: %s", cut(missing))
+	}
+	ahead, err := s.text(ctx, "SELECT GTID_SUBTRACT(?, @@global.gtid_executed)", text)
+	if err != nil {
+		return fmt.Errorf("comparing GTID sets: %w", err)
+	}
+	return s.judgeAhead(ctx, ahead)
+}
+
+// judgeAhead decides about transactions that were read and that the server
+// lacks: a replica will have them by and by, anything else has lost them.
+func (s *server) judgeAhead(ctx context.Context, ahead string) error {
+	if ahead == "" {
+		return nil
+	}
+	if s.isReplica(ctx) {
+		return fmt.Errorf("the source is a replica that does not yet have transactions already read: %s", cut(ahead))
+	}
+	return gap("the server does not know transactions that were read: %s (its log was reset, or it was promoted without them)", cut(ahead))
+}
+
+func (s *server) servesMariaDB(ctx context.Context, set *mariadbSet) error {
+	names, _, err := s.logs(ctx)
+	if err != nil {
+		return err
+	}
+	oldest, err := s.oldest(ctx, names[0])
+	if err != nil {
+		return err
+	}
+	if d, behind := set.lacks(oldest.(*mariadbSet)); behind {
+		return gap("the server has purged transactions of domain %d that were not read (its log begins at %q)", d, oldest)
+	}
+	text, err := s.text(ctx, "SELECT @@global.gtid_binlog_pos")
+	if err != nil {
+		return fmt.Errorf("asking for gtid_binlog_pos: %w", err)
+	}
+	newest, err := parseMariaDBSet(text)
+	if err != nil {
+		return err
+	}
+	if d, behind := newest.lacks(set); behind {
+		return s.judgeAhead(ctx, fmt.Sprintf("domain %d beyond %q", d, text))
+	}
+	return nil
+}
+
+// upgrade finds the GTID set that belongs to a file position.
+func (s *server) upgrade(ctx context.Context, p *position) (*position, error) {
+	q := *p
+	if s.flavor == flavorMariaDB {
+		text, err := s.text(ctx, "SELECT BINLOG_GTID_POS(?, ?)", p.file, p.offset)
+		if err != nil {
+			return nil, fmt.Errorf("asking for the GTID position of %s:%d: %w", p.file, p.offset, err)
+		}
+		q.gtids, err = parseMariaDBSet(text)
+		return &q, err
+	}
+	set, err := s.scan(ctx, p.file, p.offset)
+	q.gtids = set
+	return &q, err
+}

@@ -1,0 +1,225 @@
+package binlog
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"time"
+
+	gomysql "github.com/go-mysql-org/go-mysql/mysql"
+	"github.com/go-mysql-org/go-mysql/replication"
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/rowferry/rowferry/pkg/outbox"
+)
+
+// Pauses between connections.
+const (
+	pauseMin    = 500 * time.Millisecond
+	pauseMax    = 30 * time.Second
+	doubtfulMax = 3 // times an unreadable place is tried before it counts as lost
+)
+
+// Run reads behind from, a text of [Reader.Resolve] or [Reader.Encode], and calls
+// emit for each batch in the order of the stream, one call at a time. emit may
+// block; then nothing is read, which the server feels. When a connection fails it
+// makes another by itself and goes on behind the last transaction whose last batch
+// emit accepted; the first pieces of a large one may then come a second time.
+//
+// It returns ctx.Err() when ctx ends, emit's error when it fails, an error that
+// wraps ErrGap when the position is lost, and any other error only when trying
+// again would meet the same bytes.
+func (r *Reader) Run(ctx context.Context, from string, emit func(context.Context, outbox.Batch) error) error {
+	p, err := parsePosition(from)
+	if err != nil {
+		return err
+	}
+	r.tracker.start(p)
+	r.resume = *p
+	if p.gtids != nil {
+		r.resume.gtids = p.gtids.clone()
+	}
+	var try attempts
+	for {
+		before := r.tracker.newest()
+		err := r.session(ctx, emit)
+		if final(ctx, err) {
+			return err
+		}
+		if r.tracker.newest() != before {
+			try.reset()
+		}
+		if isDoubtful(err) && try.doubtful() {
+			return gap("the same place failed %d times: %s", doubtfulMax, brief(err))
+		}
+		if err := r.pause(ctx, err, &try); err != nil {
+			return err
+		}
+	}
+}
+
+// final reports whether err ends Run.
+func final(ctx context.Context, err error) bool {
+	var fatal *fatalError
+	var stopped *emitError
+	return ctx.Err() != nil || errors.As(err, &stopped) || errors.Is(err, ErrGap) || errors.As(err, &fatal)
+}
+
+// emitError marks an error of the caller's own.
+type emitError struct{ err error }
+
+func (e *emitError) Error() string { return e.err.Error() }
+func (e *emitError) Unwrap() error { return e.err }
+
+// attempts counts failures in a row.
+type attempts struct {
+	failed int
+	doubts int
+	shown  string // text of the failure in the log
+}
+
+func (a *attempts) reset() { a.failed, a.doubts = 0, 0 }
+
+func (a *attempts) doubtful() bool {
+	a.doubts++
+	return a.doubts >= doubtfulMax
+}
+
+// wait is the pause before the next try: doubling, with a quarter of jitter either
+// way; at once the longest for what only an operator can mend.
+func (a *attempts) wait(err error) time.Duration {
+	var config *configError
+	if errors.As(err, &config) {
+		return pauseMax
+	}
+	d := min(pauseMin<<min(a.failed, 10), pauseMax)
+	a.failed++
+	return d*3/4 + rand.N(d/2)
+}
+
+// pause logs a failure when it is another than the last one, and waits.
+func (r *Reader) pause(ctx context.Context, err error, try *attempts) error {
+	text := brief(err)
+	r.setState(func(st *State) { st.Connected, st.LastError, st.Reconnects = false, text, st.Reconnects+1 })
+	wait := try.wait(err)
+	if text != try.shown {
+		try.shown = text
+		r.cfg.Logger.Warn().Str("reason", text).Dur("retry_in", wait).Msg("binlog connection lost; the failure is logged again only when it changes")
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// session is one connection from its checks to its end. Its error is never nil.
+func (r *Reader) session(ctx context.Context, emit emitFunc) error {
+	s, cfg, err := r.check(ctx)
+	if err != nil {
+		return endOr(ctx, classify(err))
+	}
+	s.emit, s.ctx = emit, ctx
+	defer s.payload.close()
+	err = s.run(ctx, r, cfg)
+	r.inside.Store(false)
+	r.setState(func(st *State) { st.Connected = false })
+	switch {
+	case s.emitErr != nil && ctx.Err() == nil:
+		return &emitError{s.emitErr}
+	case s.failure != nil:
+		err = s.failure
+	}
+	return endOr(ctx, classify(err))
+}
+
+// endOr returns ctx's own error once it has ended, whatever broke by it.
+func endOr(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+// check asks the server by SQL whether it can serve the reader's position, and
+// prepares a stream.
+func (r *Reader) check(ctx context.Context) (*stream, *mysql.Config, error) {
+	ctx, cancel := context.WithTimeout(ctx, sqlTimeout)
+	defer cancel()
+	srv, cfg, err := r.openServer(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer srv.db.Close() //nolint:errcheck // nothing is written through it
+	if err := srv.continues(ctx, &r.resume); err != nil {
+		return nil, nil, err
+	}
+	r.watch.index(srv.lowerCase)
+	s := &stream{r: r, server: srv.id, flavor: srv.flavor, plans: map[uint64]*plan{}}
+	if r.cfg.FenceTable != (outbox.Table{}) {
+		if s.fenceColumns, err = readFenceColumns(ctx, srv.db, r.cfg.FenceTable); err != nil {
+			return nil, nil, err
+		}
+	}
+	if cfg.TLS != nil && cfg.AllowFallbackToPlaintext && !srv.encrypted {
+		cfg.TLS = nil
+	}
+	return s, cfg, nil
+}
+
+// run opens the stream and waits for its end. Sockets are closed from outside when
+// ctx ends, whatever the library is waiting for.
+func (s *stream) run(ctx context.Context, r *Reader, cfg *mysql.Config) error {
+	d := newDialer(cfg)
+	stop := context.AfterFunc(ctx, d.stop)
+	defer stop()
+	sc := r.syncerConfig(s.flavor, d)
+	sc.Host, sc.User, sc.Password, sc.TLSConfig = cfg.Addr, cfg.User, cfg.Passwd, tlsFor(cfg)
+	syncer, streamer, err := s.open(sc)
+	if syncer != nil {
+		defer syncer.Close()
+	}
+	defer d.stop() // before Close, which would otherwise dial to send a KILL
+	if err != nil {
+		return fmt.Errorf("starting the replication stream: %w", err)
+	}
+	_, err = streamer.GetEvent(ctx)
+	if errors.Is(err, replication.ErrSyncClosed) || err == nil {
+		err = errors.New("the replication stream ended")
+	}
+	return err
+}
+
+func newDialer(cfg *mysql.Config) *dialer {
+	if cfg.DialFunc != nil {
+		return &dialer{base: func(ctx context.Context, _, _ string) (net.Conn, error) { return cfg.DialFunc(ctx, cfg.Net, cfg.Addr) }}
+	}
+	nd := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 15 * time.Second}
+	return &dialer{base: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return nd.DialContext(ctx, cfg.Net, cfg.Addr)
+	}}
+}
+
+// tlsFor names the server to be verified, which the library leaves to us.
+func tlsFor(cfg *mysql.Config) *tls.Config {
+	if cfg.TLS == nil {
+		return nil
+	}
+	c := cfg.TLS.Clone()
+	if c.ServerName == "" && !c.InsecureSkipVerify {
+		if host, _, err := net.SplitHostPort(cfg.Addr); err == nil {
+			c.ServerName = host
+		}
+	}
+	return c
+}
+
+func filePosition(p *position) gomysql.Position {
+	return gomysql.Position{Name: p.file, Pos: uint32(p.offset)} // position.check bounds it
+}

@@ -1,0 +1,251 @@
+package binlog
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"time"
+
+	"github.com/go-mysql-org/go-mysql/client"
+	"github.com/go-mysql-org/go-mysql/replication"
+
+	"github.com/rowferry/rowferry/pkg/outbox"
+)
+
+// emitFunc hands one batch to the engine; it blocks while there is no room.
+type emitFunc func(context.Context, outbox.Batch) error
+
+// stream is one connection: it turns events into batches. Nothing of it survives
+// the connection, so a transaction that was cut off is simply gone, and read again
+// from its start by the next one.
+type stream struct {
+	r      *Reader
+	ctx    context.Context
+	emit   emitFunc
+	server string
+	flavor string
+
+	file    string
+	offset  uint64   // 64 bits, while the stream counts modulo 4 GiB
+	log     *logFile // of file
+	newFile bool     // file began within this stream
+	started bool     // something arrived
+
+	plans        map[uint64]*plan // by table id; absent: not watched
+	fenceColumns []outbox.Column
+	tx           txn
+	reader       rowReader
+	payload      payloadReader
+
+	failure error // what HandleEvent returned; the library only passes on its text
+	emitErr error // what emit returned
+}
+
+// HandleEvent takes one event off the wire. It runs on the library's goroutine,
+// one call at a time; an error ends the stream.
+func (s *stream) HandleEvent(ev *replication.BinlogEvent) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = &fatalError{fmt.Errorf("internal error at %s:%d, event type %d: %v", s.file, s.offset, ev.Header.EventType, p)}
+		}
+		if err != nil {
+			s.failure = err
+		}
+	}()
+	s.r.lastEventNanos.Store(time.Now().UnixNano())
+	s.r.bytesRead.Add(uint64(len(ev.RawData)))
+	if !s.started {
+		s.start()
+	}
+	h := parseHeader(ev.RawData)
+	switch e := ev.Event.(type) {
+	case *replication.FormatDescriptionEvent:
+		return s.describe(h)
+	case *replication.RotateEvent:
+		s.rotate(e)
+		return nil
+	case *replication.GenericEvent:
+		return s.generic(h, e.Data)
+	}
+	return malformed("event of type %d in an unexpected form", h.kind)
+}
+
+// start tells the engine of the new connection before anything of it is emitted.
+func (s *stream) start() {
+	s.started = true
+	s.r.setState(func(st *State) { st.Connected, st.LastError = true, "" })
+	if s.r.cfg.OnConnect != nil {
+		s.r.blocked.Store(true)
+		s.r.cfg.OnConnect()
+		s.r.blocked.Store(false)
+	}
+}
+
+func (s *stream) generic(h header, body []byte) error {
+	if h.kind == replication.HEARTBEAT_EVENT || h.kind == replication.HEARTBEAT_LOG_EVENT_V2 {
+		s.r.lagNanos.Store(0) // sent only when there is nothing else to send
+		return nil
+	}
+	if h.timestamp != 0 {
+		s.r.lastTimestamp.Store(h.timestamp)
+	}
+	s.advance(h)
+	return s.event(h, body)
+}
+
+// advance follows the position. The stream gives the end of an event modulo 4 GiB,
+// and for some events of MariaDB not at all; within a file it only grows, so a
+// smaller value means another round (test: TestOffsetBeyond4GiB).
+func (s *stream) advance(h header) {
+	if h.logPos == 0 || h.flags&replication.LOG_EVENT_ARTIFICIAL_F != 0 {
+		return
+	}
+	next := s.offset&^math.MaxUint32 | uint64(h.logPos)
+	if next < s.offset {
+		next += 1 << 32
+	}
+	s.offset = next
+	s.r.offset.Store(next)
+}
+
+// rotate is the change to another file, announced by the old one or by the server
+// at the start of each. A transaction that is open is torn: files end between
+// transactions.
+func (s *stream) rotate(e *replication.RotateEvent) {
+	s.abandon()
+	name := string(e.NextLogName)
+	s.newFile = s.file != "" && (s.newFile || name != s.file)
+	s.file, s.offset, s.log = name, e.Position, nil
+	s.r.offset.Store(s.offset)
+	s.r.setState(func(st *State) { st.File = name })
+}
+
+// describe is the first event of every file, sent again when a stream starts
+// inside one. Its time stamp is the file's birth, by which a file of the same name
+// and another content is told.
+func (s *stream) describe(h header) error {
+	s.abandon()
+	s.log = &logFile{server: s.server, fde: h.timestamp}
+	from := &s.r.resume
+	if from.file == s.file && from.server == s.server && from.fde != 0 && h.timestamp != 0 && from.fde != h.timestamp {
+		return gap("%s is another file than the one read before: it was created at %s, that one at %s (the log was reset)",
+			s.file, unix(h.timestamp), unix(from.fde))
+	}
+	if !s.newFile {
+		return nil
+	}
+	s.newFile = false
+	s.offset = max(s.offset, fileHeadSize)
+	return s.deliver(outbox.Batch{End: s.next(gtid{}, s.offset)}, gtid{})
+}
+
+// fileHeadSize is where the first event of every file stands.
+const fileHeadSize = 4
+
+func unix(seconds uint32) string { return time.Unix(int64(seconds), 0).UTC().Format(time.RFC3339) }
+
+// abandon forgets an open transaction, whose end will not come.
+func (s *stream) abandon() {
+	s.tx.reset()
+	s.r.inside.Store(false)
+	clear(s.plans)
+}
+
+// finish ends the transaction: its events go out in pieces, the position behind it
+// with the last one only, so that none can be saved that is inside.
+func (s *stream) finish(h header, events []*outbox.Event, skipped int) error {
+	g := s.tx.gtid
+	b := outbox.Batch{Origin: outbox.FromBinlog, CommittedAt: s.tx.commit, Fence: s.tx.fence, Own: s.tx.own, Skipped: skipped}
+	if b.CommittedAt.IsZero() {
+		b.CommittedAt = time.Unix(int64(h.timestamp), 0).UTC()
+	}
+	s.tx.reset()
+	s.r.inside.Store(false)
+	s.r.lagNanos.Store(max(0, int64(time.Since(b.CommittedAt))))
+	if s.log == nil {
+		s.log = &logFile{server: s.server} // no description was sent
+	}
+	piece := s.r.cfg.BatchEvents
+	for len(events) > piece {
+		part := outbox.Batch{Events: events[:piece:piece], Origin: b.Origin, CommittedAt: b.CommittedAt}
+		if err := s.send(part); err != nil {
+			return err
+		}
+		events = events[piece:]
+	}
+	b.Events, b.End = events, s.next(g, s.offset)
+	return s.deliver(b, g)
+}
+
+func (s *stream) next(g gtid, offset uint64) outbox.Position {
+	return outbox.Position{Seq: s.r.tracker.append(g, s.log), File: s.file, Offset: offset}
+}
+
+// deliver emits the last piece of a transaction. Only what emit accepted counts as
+// read when the stream has to be started again.
+func (s *stream) deliver(b outbox.Batch, g gtid) error {
+	if err := s.send(b); err != nil {
+		return err
+	}
+	from := &s.r.resume
+	if from.gtids != nil {
+		from.gtids.add(g)
+	}
+	if from.gtids != nil || s.offset <= math.MaxUint32 {
+		from.file, from.offset, from.server, from.fde = s.file, s.offset, s.log.server, s.log.fde
+	}
+	return nil
+}
+
+func (s *stream) send(b outbox.Batch) error {
+	s.r.blocked.Store(true)
+	err := s.emit(s.ctx, b)
+	s.r.blocked.Store(false)
+	if err != nil {
+		s.emitErr = err
+	}
+	return err
+}
+
+// open starts the replication stream behind the reader's position.
+func (s *stream) open(cfg replication.BinlogSyncerConfig) (syncer *replication.BinlogSyncer, streamer *replication.BinlogStreamer, err error) {
+	defer func() {
+		if p := recover(); p != nil { // a malformed key sent by a server makes the library panic
+			err = fmt.Errorf("connecting: internal error of the client: %v", p)
+		}
+	}()
+	cfg.SynchronousEventHandler = s
+	syncer = replication.NewBinlogSyncer(cfg)
+	from := &s.r.resume
+	if from.gtids != nil {
+		streamer, err = syncer.StartSyncGTID(from.gtids.Clone())
+	} else {
+		streamer, err = syncer.StartSync(filePosition(from))
+	}
+	return syncer, streamer, err
+}
+
+// syncerConfig holds every setting of the library that matters; the rest stays at
+// zero on purpose.
+func (r *Reader) syncerConfig(flavor string, d *dialer) replication.BinlogSyncerConfig {
+	return replication.BinlogSyncerConfig{
+		ServerID:         r.cfg.ServerID,
+		Flavor:           flavor,
+		Localhost:        "rowferry", // servers refuse more than 60 bytes, which host names of pods reach
+		RawModeEnabled:   true,
+		DisableRetrySync: true, // its own reconnect repeats and loses transactions
+		VerifyChecksum:   true,
+		HeartbeatPeriod:  r.cfg.HeartbeatPeriod,
+		ReadTimeout:      r.cfg.HeartbeatPeriod * 7 / 2,
+		EventCacheCount:  1, // not used with a synchronous handler
+		DiscardGTIDSet:   true,
+		Logger:           slog.New(slog.DiscardHandler), // it prints events; what it says comes back as an error too
+		Dialer:           d.dial,
+		Option: func(c *client.Conn) error {
+			// While emit blocks nothing is read; the server would hang up after a minute.
+			_, err := c.Execute("SET SESSION net_write_timeout=3600")
+			return err
+		},
+	}
+}
