@@ -108,6 +108,7 @@ func prepare(c *mysql.Config, o Options) error {
 	c.InterpolateParams = true // one round trip, and no limit of 65,535 placeholders
 	c.ParseTime = false        // times are read as MySQL prints them
 	c.MultiStatements = false
+	c.Logger = &mysql.NopLogger{} // what it has to say comes back as an error too
 	c.Timeout = either(c.Timeout, dialTimeout)
 	c.ReadTimeout = either(c.ReadTimeout, ioTimeout)
 	c.WriteTimeout = either(c.WriteTimeout, ioTimeout)

@@ -16,8 +16,8 @@ import (
 // retried, so also may be called several times.
 //
 // Rows that somebody else keeps locked are set aside: everything else is
-// written, their outcomes are returned as locked, to be recorded later, and also
-// is not called, since what it would save is not yet true.
+// written, and their outcomes are returned as locked, to be recorded later. Also
+// is called all the same, so what it saves must not rely on these outcomes.
 //
 // An error of also rolls everything back and is returned wrapped, except one
 // that is outbox.ErrFenced: then the marks are committed all the same, because
@@ -118,9 +118,15 @@ func (l *Ledger) group(outcomes []outbox.Outcome) ([]*group, error) {
 		g.outcomes = append(g.outcomes, o)
 	}
 	slices.SortStableFunc(groups, func(a, b *group) int {
-		return cmp.Or(cmp.Compare(a.table.name, b.table.name), cmp.Compare(a.kind, b.kind))
+		return cmp.Or(cmp.Compare(a.table.name, b.table.name), cmp.Compare(rank(a.kind), rank(b.kind)))
 	})
 	return groups, nil
+}
+
+// rank orders outcomes for the same row: SENT wins over all, and an attempt is
+// counted before the row is given up.
+func rank(k outbox.OutcomeKind) int {
+	return slices.Index([]outbox.OutcomeKind{outbox.OutcomeSent, outbox.OutcomeAttempt, outbox.OutcomeFailed, outbox.OutcomeReleased}, k)
 }
 
 // keyOf says which group an outcome belongs to, and whether it is written at all.
@@ -185,7 +191,7 @@ func (l *Ledger) fill(ctx context.Context, tx *sql.Tx, groups []*group, aside ma
 			return nil, fmt.Errorf("table %s, %s: %w", g.table.Table, g.kind, err)
 		}
 	}
-	if also == nil || len(aside) > 0 {
+	if also == nil {
 		return nil, nil
 	}
 	err = also(ctx, tx)
