@@ -18,8 +18,6 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
-
-	"github.com/rowferry/rowferry/demo/consumer"
 )
 
 const usage = `A flash sale that shows rowferry at work.
@@ -42,7 +40,6 @@ func main() { os.Exit(run(os.Args[1:])) }
 func run(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	consumer.Silence()
 	err := dispatch(ctx, args)
 	switch {
 	case err == nil, errors.Is(err, flag.ErrHelp):

@@ -79,17 +79,17 @@ func (c *Customers) count(f func(*Counts)) {
 // Rush buys until the duration is over, waits for the follow-up events of the
 // orders placed, and returns the first error that is not part of the game.
 func (c *Customers) Rush(ctx context.Context) error {
-	workers, ctx := errgroup.WithContext(ctx)
 	followUps, followCtx := errgroup.WithContext(ctx)
+	workers, workCtx := errgroup.WithContext(followCtx) // follow-ups outlive the workers
 	limiter := rate.NewLimiter(rate.Limit(c.load.RatePerSecond), 10)
 	end := time.Now().Add(c.load.Duration)
 	for range c.load.Workers {
 		workers.Go(func() error {
 			for time.Now().Before(end) {
-				if err := limiter.Wait(ctx); err != nil {
+				if err := limiter.Wait(workCtx); err != nil {
 					return fmt.Errorf("waiting for the next customer: %w", err)
 				}
-				if err := c.attempt(ctx, func(o order) { followUps.Go(func() error { return c.followUp(followCtx, o) }) }); err != nil {
+				if err := c.attempt(workCtx, func(o order) { followUps.Go(func() error { return c.followUp(followCtx, o) }) }); err != nil {
 					return err
 				}
 			}

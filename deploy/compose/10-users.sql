@@ -13,3 +13,4 @@ GRANT SELECT, UPDATE ON shop.outbox TO 'rowferry'@'%';
 GRANT CREATE, SELECT, INSERT, UPDATE ON shop.rowferry_checkpoint TO 'rowferry'@'%';
 GRANT CREATE, SELECT, INSERT, UPDATE ON shop.rowferry_topic TO 'rowferry'@'%';
 GRANT CREATE, SELECT, INSERT, UPDATE, DELETE ON shop.rowferry_dead TO 'rowferry'@'%';
+GRANT CREATE, SELECT, INSERT ON shop.rowferry_migrations TO 'rowferry'@'%';
