@@ -8,16 +8,17 @@ WORKDIR /src
 # For networks with a module mirror of their own; empty means Go's default.
 ARG GOPROXY
 COPY . .
-ARG VERSION=dev
-ARG COMMIT=unknown
-ARG DATE=unknown
+ARG VERSION
+ARG COMMIT
+ARG DATE
+ARG V=github.com/rowferry/rowferry/internal/version
 ARG TARGETOS
 ARG TARGETARCH
 # The caches stay with the builder, so a second build downloads nothing and compiles
 # only what changed.
 RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
     CGO_ENABLED=0 GOOS=${TARGETOS:-linux} GOARCH=$TARGETARCH go build -trimpath -buildvcs=false -o /out/ \
-      -ldflags "-s -w -X main.version=$VERSION -X main.commit=$COMMIT -X main.date=$DATE" \
+      -ldflags "-s -w -X $V.version=$VERSION -X $V.commit=$COMMIT -X $V.date=$DATE" \
       ./cmd/rowferry ./demo
 
 FROM gcr.io/distroless/static-debian12:nonroot AS demo

@@ -122,14 +122,19 @@ func (r *relay) start(ctx context.Context) error {
 	}
 	r.cmd, r.exited = cmd, make(chan struct{})
 	r.expected.Store(false)
-	go func() {
-		defer close(r.exited)
-		r.exit = errors.Join(cmd.Wait(), logFile.Close())
-		if !r.expected.Load() {
-			r.failed <- fmt.Errorf("rowferry ended by itself: %v%s", r.exit, r.logTail())
-		}
-	}()
+	go r.reap(cmd, logFile, r.exited)
 	return r.awaitReady(ctx)
+}
+
+// reap waits for the end of the process and tells whether anybody asked for it.
+func (r *relay) reap(cmd *exec.Cmd, logFile *os.File, exited chan<- struct{}) {
+	exit := errors.Join(cmd.Wait(), logFile.Close())
+	expected := r.expected.Load()
+	r.exit = exit
+	close(exited)
+	if !expected {
+		r.failed <- fmt.Errorf("rowferry ended by itself: %v%s", exit, r.logTail())
+	}
 }
 
 const readyTimeout = 60 * time.Second

@@ -22,13 +22,19 @@ func relayBinary(ctx context.Context, given, scratch string) (string, error) {
 		}
 		return path, nil
 	}
-	fmt.Println("building rowferry")
 	binary := filepath.Join(scratch, "rowferry")
-	out, err := exec.CommandContext(ctx, "go", "build", "-o", binary, "github.com/rowferry/rowferry/cmd/rowferry").CombinedOutput()
+	return binary, buildBinary(ctx, binary, "cmd/rowferry")
+}
+
+const modulePath = "github.com/rowferry/rowferry"
+
+func buildBinary(ctx context.Context, path, pkg string) error {
+	fmt.Println("building", pkg)
+	out, err := exec.CommandContext(ctx, "go", "build", "-o", path, modulePath+"/"+pkg).CombinedOutput()
 	if err != nil {
-		return "", fmt.Errorf("building rowferry: %w\n%s", err, out)
+		return fmt.Errorf("building %s: %w\n%s", pkg, err, out)
 	}
-	return binary, nil
+	return nil
 }
 
 // makeSchema creates a schema for this run alone. It returns its name, a DSN that
