@@ -19,7 +19,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/rowferry/rowferry/demo/consumer"
+	"github.com/apache/rocketmq-client-go/v2/rlog"
 )
 
 // options are the command line.
@@ -73,7 +73,7 @@ func main() {
 }
 
 func run(ctx context.Context, o options) error {
-	consumer.Silence()
+	rlog.SetLogLevel("fatal") // the producer of the ceiling logs on its own
 	dir, err := os.MkdirTemp("", "rowferry-bench-")
 	if err != nil {
 		return err

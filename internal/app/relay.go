@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -45,7 +46,7 @@ type Relay struct {
 	saved  checkpoints       // where positions are kept
 	fences *checkpoint.MySQL // the row whose fence comes back; nil where nothing is written to the store
 	sink   Sink
-	meters meters
+	meters *meters
 
 	mu      sync.Mutex
 	waiting string // what the relay waits for before it can work; empty: it works
@@ -273,8 +274,14 @@ type session struct {
 	sweeper *fallback.Sweeper
 	ledger  *ledger.Ledger
 	epoch   int64
-	saved   time.Time // when a position was last saved
-	pos     outbox.Position
+	saved   atomic.Int64 // when a position was last saved, in Unix nanoseconds; 0: not yet
+}
+
+// trigger asks for a sweep, where there is one.
+func (s *session) trigger() {
+	if s.sweeper != nil {
+		s.sweeper.Trigger()
+	}
 }
 
 func (r *Relay) session(ctx context.Context, lock *leader.Lock, gap bool) error {
@@ -494,6 +501,19 @@ func (r *Relay) insist(ctx context.Context, what string, do func(context.Context
 			return false
 		}
 	}
+}
+
+// running returns the running session; nil while there is none.
+func (r *Relay) running() *session {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.current
+}
+
+func (r *Relay) gapOpen() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.gap
 }
 
 func (r *Relay) setWaiting(why string) {
