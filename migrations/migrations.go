@@ -108,7 +108,8 @@ func hint(err error) error {
 // locker keeps several processes from migrating one schema at once.
 type locker struct{}
 
-const lockSQL = "CONCAT('rowferry:', SHA1(CONCAT('migrate:', COALESCE(DATABASE(), ''))))"
+// lockSQL names the lock. SHA2, because MySQL 9.6 dropped SHA1 from the server.
+const lockSQL = "CONCAT('rowferry:', LEFT(SHA2(CONCAT('migrate:', COALESCE(DATABASE(), '')), 256), 40))"
 
 // SessionLock implements lock.SessionLocker.
 func (locker) SessionLock(ctx context.Context, conn *sql.Conn) error {
