@@ -69,6 +69,9 @@ func (s DBServer) prepare() error {
 	if _, err := os.Stat(s.dataDir()); err == nil {
 		return nil
 	}
+	if err := os.MkdirAll(s.Dir, 0o755); err != nil {
+		return fmt.Errorf("making the folder of the server: %w", err)
+	}
 	template := filepath.Join(serversDir(), s.Flavor, "data")
 	half := s.dataDir() + ".copying"
 	if err := os.RemoveAll(half); err != nil {

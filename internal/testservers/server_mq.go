@@ -63,7 +63,9 @@ func (s BrokerServer) Launch(l Launcher) (*Process, error) {
 
 // conf is the broker's configuration. The files are small ones for quick creation, the
 // disk threshold is out of the way of full development machines, and the broker tells
-// the name server of itself as often as it can (every 10 s).
+// the name server of itself as often as it can (every 10 s). The timer wheel, which only
+// messages with a delivery time of their own need, would keep most of a core busy even in
+// an idle broker; delay levels work without it.
 func (s BrokerServer) conf() string {
 	store := filepath.Join(s.Dir, "store")
 	lines := append([]string{
@@ -74,6 +76,7 @@ func (s BrokerServer) conf() string {
 		"storePathRootDir=" + store, "storePathCommitLog=" + filepath.Join(store, "commitlog"),
 		"mappedFileSizeCommitLog=" + strconv.Itoa(64<<20), "maxIndexNum=200000", "maxHashSlotNum=50000",
 		"diskMaxUsedSpaceRatio=99", "transientStorePoolEnable=false",
+		"timerWheelEnable=false", "reviveQueueNum=1",
 	}, s.Conf...)
 	return strings.Join(lines, "\n") + "\n" // Java's properties: the last of equal keys holds
 }
