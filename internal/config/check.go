@@ -6,7 +6,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"unicode"
+
+	"github.com/rowferry/rowferry/pkg/router"
 )
 
 // notYet lists the values that the reference describes and this version cannot
@@ -37,7 +38,7 @@ func (c *Config) check(sourceOptional bool) []error {
 	c.checkTLS(add)
 	c.checkModes(add)
 	c.checkSink(add)
-	c.checkTemplates(add)
+	c.checkRouting(add)
 	c.checkServing(add)
 	return errs
 }
@@ -121,8 +122,17 @@ func (c *Config) checkSink(add adder) {
 	if (c.RocketMQAccessKey == "") != (c.RocketMQSecretKey == "") {
 		add("%sROCKETMQ_ACCESS_KEY and %sROCKETMQ_SECRET_KEY go together: give both or neither", Prefix, Prefix)
 	}
-	if strings.ContainsFunc(c.UIDPrefix, unicode.IsControl) || len(c.UIDPrefix) > 128 {
-		add("%sUID_PREFIX=%q: wanted at most 128 bytes without control characters", Prefix, c.UIDPrefix)
+}
+
+// checkRouting has the router compile its part: it alone knows the grammar of
+// templates and rules, and what the broker takes.
+func (c *Config) checkRouting(add adder) {
+	_, err := router.New(router.Config{Topic: c.RouteTopic, Tag: c.RouteTag, Key: c.RouteKey, Rules: c.RouteRules.String(), UIDPrefix: c.UIDPrefix})
+	if err == nil {
+		return
+	}
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		add("%s", line)
 	}
 }
 

@@ -76,7 +76,7 @@ type Config struct {
 	RouteTopic    string        `env:"ROUTE_TOPIC" shown:"the column topic, else {aggregate_type}, else outbox" group:"Routing" desc:"Template of the topic, over {table} {schema} {aggregate_type} {event_type} {header:NAME}."`
 	RouteTag      string        `env:"ROUTE_TAG" envDefault:"{event_type}" desc:"Template of the tag, over the same names."`
 	RouteRules    List          `env:"ROUTE_RULES" shown:"none" desc:"Comma list of PATTERN=TOPIC[:TAG] on the event type, the first match wins; PATTERN=- drops the event (counted, marked SENT)."`
-	RouteKey      string        `env:"ROUTE_KEY" envDefault:"{aggregate_id}" desc:"Template of the ordering key, over the same names and {aggregate_id}: events of one key stay in order."`
+	RouteKey      string        `env:"ROUTE_KEY" envDefault:"{aggregate_id}" desc:"Template of the ordering key, over the same names, {aggregate_id} and {id}: events of one key stay in order."`
 	UIDPrefix     string        `env:"UID_PREFIX" shown:"none" desc:"Put before every outbox_uid, to tell shards apart."`
 	LaneParkAfter time.Duration `env:"LANE_PARK_AFTER" envDefault:"30s" min:"1s" desc:"A lane failing this long, while others work, is parked."`
 	SendRateMax   int           `env:"SEND_RATE_MAX" envDefault:"0" min:"0" max:"10000000" shown:"0 (no limit)" desc:"Events a second."`

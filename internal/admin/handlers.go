@@ -1,0 +1,128 @@
+package admin
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/pprof"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
+)
+
+// Limits of the time that an answer may take.
+const (
+	answerTimeout  = 30 * time.Second
+	profileTimeout = 5 * time.Minute
+	noTimeout      = 0
+)
+
+// handler maps paths to answers.
+func (s *Server) handler() http.Handler {
+	mux := http.NewServeMux()
+	open := func(pattern string, h http.HandlerFunc) { mux.Handle(pattern, withDeadline(answerTimeout, h)) }
+	guarded := func(pattern string, limit time.Duration, h http.HandlerFunc) {
+		mux.Handle(pattern, withDeadline(limit, s.guard(h)))
+	}
+	open("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
+	open("GET /readyz", s.readyz)
+	open("GET /metrics", promhttp.HandlerFor(prometheus.GathererFunc(s.gather), promhttp.HandlerOpts{}).ServeHTTP)
+	open("GET /api/v1/status", s.status)
+	guarded("POST /api/v1/sweep", noTimeout, s.sweep)
+	guarded("GET /debug/pprof/", profileTimeout, pprof.Index)
+	guarded("GET /debug/pprof/cmdline", profileTimeout, pprof.Cmdline)
+	guarded("GET /debug/pprof/profile", profileTimeout, pprof.Profile)
+	guarded("GET /debug/pprof/symbol", profileTimeout, pprof.Symbol)
+	guarded("GET /debug/pprof/trace", profileTimeout, pprof.Trace)
+	return mux
+}
+
+// withDeadline bounds the time in which the answer must have been written.
+func withDeadline(limit time.Duration, h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		deadline := time.Time{}
+		if limit != noTimeout {
+			deadline = time.Now().Add(limit)
+		}
+		if err := http.NewResponseController(w).SetWriteDeadline(deadline); err != nil {
+			http.Error(w, "no deadline can be set: "+err.Error(), http.StatusInternalServerError)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// gather refreshes the gauges first, so that a scrape tells what is and not what
+// was, also while nothing else happens.
+func (s *Server) gather() ([]*dto.MetricFamily, error) {
+	s.scrapes.Lock()
+	defer s.scrapes.Unlock()
+	if s.config.Refresh != nil {
+		s.config.Refresh()
+	}
+	return s.config.Metrics.Gather()
+}
+
+// readyz answers 503 with the reasons while the relay is not ready, and, only
+// where ?leader=1 asks for it, while it does not lead.
+func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
+	status := s.config.Relay.Status()
+	answer := Readiness{Status: Ready, Reasons: append([]string{}, s.config.Relay.Ready()...)}
+	if r.URL.Query().Get("leader") == "1" && !status.Leader {
+		answer.Reasons = append(answer.Reasons, "another relay leads")
+	}
+	code := http.StatusOK
+	if len(answer.Reasons) > 0 {
+		answer.Status, code = Unready, http.StatusServiceUnavailable
+	} else if reasons := degraded(status); len(reasons) > 0 {
+		answer = Readiness{Status: Degraded, Reasons: reasons}
+	}
+	s.writeJSON(w, code, answer)
+}
+
+// degraded returns what needs a look although events are published.
+func degraded(s Status) []string {
+	var reasons []string
+	for _, topic := range s.Parked {
+		reasons = append(reasons, "topic "+topic+" is parked")
+	}
+	if s.Gap {
+		reasons = append(reasons, "a part of the binlog was lost; the sweep is looking for its rows")
+	}
+	return reasons
+}
+
+func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
+	status := s.config.Relay.Status()
+	if status.Parked == nil {
+		status.Parked = []string{} // a list, also when empty
+	}
+	s.writeJSON(w, http.StatusOK, status)
+}
+
+// sweep runs until the sweep is done, the caller goes away or the server closes.
+func (s *Server) sweep(w http.ResponseWriter, r *http.Request) {
+	tally, err := s.config.Relay.Sweep(r.Context())
+	if err != nil {
+		s.config.Logger.Warn().Err(err).Msg("sweep asked for over HTTP failed")
+		s.writeJSON(w, http.StatusServiceUnavailable, failure{err.Error()})
+		return
+	}
+	s.writeJSON(w, http.StatusOK, tally)
+}
+
+// failure is the JSON of every error.
+type failure struct {
+	Error string `json:"error"`
+}
+
+func (s *Server) writeJSON(w http.ResponseWriter, code int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(code)
+	if err := json.NewEncoder(w).Encode(v); err != nil {
+		s.config.Logger.Debug().Err(err).Msg("an HTTP answer could not be written; the caller has gone")
+	}
+}
