@@ -17,6 +17,7 @@ const (
 	errNoTable   = 1146
 	errLockWait  = 1205
 	errDeadlock  = 1213
+	errNoWait    = 3572
 	triesMax     = 4
 	pauseMin     = 5 * time.Millisecond
 	pauseSpread  = 45 * time.Millisecond

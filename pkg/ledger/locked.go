@@ -14,8 +14,8 @@ import (
 // of them count as locked.
 //
 // A row that SKIP LOCKED passes over is locked or absent, and one that a plain
-// read does not see either may be committed but not visible yet, so those are
-// asked for by a read that waits.
+// read does not see either may be inserted but not visible yet, so those are
+// asked for one by one, by a read that fails where it would have to wait.
 func (l *Ledger) lockedIDs(ctx context.Context, t *table, ids []string) ([]string, error) {
 	found := map[string]bool{}
 	err := l.present(ctx, t, ids, " FOR UPDATE SKIP LOCKED", found)
@@ -32,13 +32,14 @@ func (l *Ledger) lockedIDs(ctx context.Context, t *table, ids []string) ([]strin
 		return nil, fmt.Errorf("looking for the locked rows of %s: %w", t.Table, err)
 	}
 	locked := slices.DeleteFunc(slices.Clone(held), func(id string) bool { return !visible[id] })
-	unseen := without(held, visible)
-	err = l.present(ctx, t, unseen, shared, map[string]bool{})
-	if isNumber(err, errLockWait) {
-		return append(locked, unseen...), nil
-	}
-	if err != nil && !transient(err) {
-		return nil, fmt.Errorf("waiting for rows of %s: %w", t.Table, err)
+	for _, id := range without(held, visible) {
+		err := l.present(ctx, t, []string{id}, " FOR UPDATE NOWAIT", map[string]bool{})
+		switch {
+		case isNumber(err, errNoWait, errLockWait):
+			locked = append(locked, id)
+		case err != nil && !transient(err):
+			return nil, fmt.Errorf("asking for a row of %s: %w", t.Table, err)
+		}
 	}
 	return locked, nil
 }
