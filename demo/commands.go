@@ -90,13 +90,17 @@ func consumeCommand(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	schema, err := sale.Schema(ctx)
+	if err != nil {
+		return err
+	}
 	fmt.Printf("sale %s: waiting for topic %s\n", sale.ID, shop.Topic)
 	c, err := consumer.Open(ctx, *nameServers, shop.Topic)
 	if err != nil {
 		return err
 	}
 	fmt.Printf("sale %s: reading %d queues\n", sale.ID, c.Queues())
-	r := newReceiver(sale.ID)
+	r := newReceiver(sale.ID, schema)
 	err = r.listen(ctx, c, func(ctx context.Context) error {
 		return awaitSettled(ctx, newWatch(sale, r, sinceWritten, *patience), func(p progress) { fmt.Println(p) })
 	})

@@ -59,7 +59,7 @@ func TestExported(t *testing.T) {
 }
 
 func TestReceiver(t *testing.T) {
-	r := newReceiver("s")
+	r := newReceiver("s", "shop")
 	message := func(uid, sale string) consumer.Message {
 		return consumer.Message{UID: uid, Body: fmt.Appendf(nil, `{"sale":%q,"order":"s-1","version":1}`, sale)}
 	}
@@ -73,7 +73,9 @@ func TestReceiver(t *testing.T) {
 	<-r.first
 	r.handle(message("b", "s"))
 	r.handle(message("", "s"))
-	r.handle(consumer.Message{UID: "c", Body: []byte("no json")})
+	r.handle(consumer.Message{UID: "shop.outbox:9", Body: []byte("no json")})
+	r.handle(consumer.Message{UID: "other.outbox:9", Body: []byte("somebody else's")})
+	r.handle(consumer.Message{Body: []byte("{}")})
 	facts := reconcile.Facts{Orders: map[string]int{"s-1": 1}, Committed: 1, Rows: map[string]int{"SENT": 1}}
 	want := []string{"messages that cannot be read: 2 (want 0)", "duplicates (same outbox_uid): 1 (want 0)"}
 	if got := reconcile.Reconcile(facts, r.inbox, reconcile.Rules{}).Differences(); !slices.Equal(got, want) {

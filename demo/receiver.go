@@ -18,22 +18,24 @@ import (
 // once, here by remembering it.
 type receiver struct {
 	sale  string
+	table string // schema.table of the outbox, with which its uids begin
 	inbox *reconcile.Inbox
 
 	first     chan struct{} // closed at the first event of the sale
 	closeOnce sync.Once
 }
 
-func newReceiver(sale string) *receiver {
-	return &receiver{sale: sale, inbox: reconcile.NewInbox(), first: make(chan struct{})}
+func newReceiver(sale, schema string) *receiver {
+	return &receiver{sale: sale, table: schema + ".outbox", inbox: reconcile.NewInbox(), first: make(chan struct{})}
 }
 
-// handle takes one message. Those of other sales, left in the topic, are no
-// business of this one.
+// handle takes one message. What others have left in the topic, another sale or
+// another program, is no business of this one.
 func (r *receiver) handle(m consumer.Message) {
 	sale, event, err := shop.ReadEvent(m.UID, m.Body)
+	ours := sale == r.sale || sale == "" && strings.HasPrefix(m.UID, r.table+":")
 	switch {
-	case sale != "" && sale != r.sale:
+	case !ours:
 	case err != nil:
 		r.inbox.RecordUnreadable()
 	default:

@@ -80,7 +80,7 @@ func rehearse(ctx context.Context, o options, scratch string) (err error) {
 	if err := shop.CreateTables(ctx, db); err != nil {
 		return err
 	}
-	p := &play{options: o, relay: r, nameServers: s.nameServers, commits: newCommits()}
+	p := &play{options: o, relay: r, schema: schema, nameServers: s.nameServers, commits: newCommits()}
 	if p.sale, err = shop.Start(ctx, db, attempts(o.load)); err != nil {
 		return err
 	}
@@ -91,6 +91,7 @@ func rehearse(ctx context.Context, o options, scratch string) (err error) {
 type play struct {
 	options
 	relay       *relay
+	schema      string
 	nameServers string
 	commits     *commits
 	sale        *shop.Sale
@@ -110,7 +111,7 @@ func (p *play) perform(ctx context.Context) error {
 	fmt.Printf("rowferry is ready: status page %s/, log %s\n", p.relay.api, p.relay.logPath)
 	load := *p.load
 	load.Committed = p.commits.note
-	p.customers, p.receiver = shop.NewCustomers(p.sale, load), newReceiver(p.sale.ID)
+	p.customers, p.receiver = shop.NewCustomers(p.sale, load), newReceiver(p.sale.ID, p.schema)
 
 	// The topic is made by the first event, so the consumer can attach only then.
 	first, err := p.customers.First(ctx)

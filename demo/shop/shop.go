@@ -79,7 +79,7 @@ var goods = []struct {
 	stockPercent int
 	wantPercent  int
 }{
-	{"console", 10, 30},
+	{"console", 5, 30},
 	{"phone", 30, 25},
 	{"headphones", 30, 20},
 	{"keyboard", 30, 15},
@@ -114,6 +114,15 @@ func Unreconciled(ctx context.Context, db *sql.DB) (*Sale, error) {
 		return nil, fmt.Errorf("looking for a sale: %w", err)
 	}
 	return s, nil
+}
+
+// Schema returns the name of the schema that the sale is in.
+func (s *Sale) Schema(ctx context.Context) (string, error) {
+	var name string
+	if err := s.db.QueryRowContext(ctx, "SELECT DATABASE()").Scan(&name); err != nil {
+		return "", fmt.Errorf("asking for the schema: %w", err)
+	}
+	return name, nil
 }
 
 // Finish closes the sale with what the shop knows of its commits.
