@@ -3,6 +3,7 @@ package binlog
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"slices"
@@ -39,11 +40,12 @@ const outboxDDL = `CREATE TABLE outbox (
 
 // rig is a schema with an outbox table and a reader of it.
 type rig struct {
-	t      *testing.T
-	server *testservers.DB
-	schema string
-	db     *sql.DB
-	config Config
+	t       *testing.T
+	server  *testservers.DB
+	schema  string
+	db      *sql.DB
+	config  Config
+	zonedDB *sql.DB
 }
 
 func newRig(t *testing.T, server *testservers.DB, ddl ...string) *rig {
@@ -103,8 +105,8 @@ func (g *rig) session(statements ...string) {
 	}
 	defer func() {
 		// Session settings must not return to the pool with the connection.
-		_ = c.Raw(func(any) error { return driverBad })
-		c.Close()
+		_ = c.Raw(func(any) error { return driver.ErrBadConn })
+		_ = c.Close() // reports that very error
 	}()
 	for _, s := range statements {
 		if _, err := c.ExecContext(g.t.Context(), s); err != nil {
@@ -112,8 +114,6 @@ func (g *rig) session(statements ...string) {
 		}
 	}
 }
-
-var driverBad = mysql.ErrInvalidConn
 
 func (g *rig) reader() *Reader {
 	g.t.Helper()

@@ -1,0 +1,265 @@
+package binlog
+
+import (
+	"database/sql"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/rowferry/rowferry/internal/testservers"
+	"github.com/rowferry/rowferry/pkg/outbox"
+)
+
+// corpus is a column type with literals to store in it.
+type corpus struct {
+	column   string
+	literals []string
+	unread   bool   // not certain from the binlog: read by key, not guessed
+	only     string // flavour
+}
+
+var valueCorpus = []corpus{
+	{column: "TINYINT", literals: []string{"-128", "127", "0", "NULL"}},
+	{column: "TINYINT UNSIGNED", literals: []string{"255"}},
+	{column: "SMALLINT", literals: []string{"-32768", "32767"}},
+	{column: "SMALLINT UNSIGNED", literals: []string{"65535"}},
+	{column: "MEDIUMINT", literals: []string{"-8388608", "8388607", "-1"}},
+	{column: "MEDIUMINT UNSIGNED", literals: []string{"16777215"}},
+	{column: "INT", literals: []string{"-2147483648", "2147483647"}},
+	{column: "INT UNSIGNED", literals: []string{"4294967295"}},
+	{column: "INT(7) ZEROFILL", literals: []string{"42", "0", "123456789"}},
+	{column: "BIGINT", literals: []string{"-9223372036854775808", "9223372036854775807"}},
+	{column: "BIGINT UNSIGNED", literals: []string{"18446744073709551615"}},
+	{column: "DECIMAL(10,2)", literals: []string{"0", "-0.01", "12345678.90", "-99999999.99"}},
+	{column: "DECIMAL(65,30)", literals: []string{"12345678901234567890123456789012345.123456789012345678901234567890", "-0.000000000000000000000000000001", "1"}},
+	{column: "DECIMAL(9,0)", literals: []string{"999999999", "-1", "0"}},
+	{column: "DECIMAL(9,9)", literals: []string{"0.5", "-0.000000001"}},
+	{column: "DECIMAL(20,0)", literals: []string{"10000000000000000000", "1000000000"}},
+	{column: "FLOAT", literals: []string{"1.5"}, unread: true},
+	{column: "DOUBLE", literals: []string{"0.1"}, unread: true},
+	{column: "BIT(1)", literals: []string{"b'1'"}},
+	{column: "BIT(12)", literals: []string{"b'100000000001'"}},
+	{column: "YEAR", literals: []string{"2024", "1901", "0"}},
+	{column: "DATE", literals: []string{"'2024-02-29'", "'0000-00-00'", "'2024-00-00'", "'9999-12-31'"}},
+	{column: "TIME", literals: []string{"'12:34:56'", "'-838:59:59'", "'838:59:59'", "'00:00:00'", "'-00:00:01'"}},
+	{column: "TIME(1)", literals: []string{"'-00:00:01.1'", "'12:34:56'", "'00:00:00.1'"}},
+	{column: "TIME(3)", literals: []string{"'-00:00:01.123'", "'12:34:56.007'", "'00:00:00'"}},
+	{column: "TIME(6)", literals: []string{"'-00:00:01.123456'", "'-00:00:00.000001'", "'12:34:56.000007'"}},
+	{column: "DATETIME", literals: []string{"'2024-02-29 23:59:59'", "'0000-00-00 00:00:00'", "'2024-00-00 01:02:03'"}},
+	{column: "DATETIME(2)", literals: []string{"'2024-02-29 23:59:59.07'", "'0000-00-00 00:00:00'"}},
+	{column: "DATETIME(3)", literals: []string{"'2024-02-29 23:59:59.007'", "'2024-02-29 23:59:59'"}},
+	{column: "DATETIME(5)", literals: []string{"'2024-02-29 23:59:59.00007'"}},
+	{column: "DATETIME(6)", literals: []string{"'2024-02-29 23:59:59.000007'"}},
+	{column: "TIMESTAMP NULL", literals: []string{"'2024-07-01 12:00:00'", "'0000-00-00 00:00:00'", "NULL"}},
+	{column: "TIMESTAMP(1) NULL", literals: []string{"'2024-07-01 12:00:00.9'"}},
+	{column: "TIMESTAMP(4) NULL", literals: []string{"'2024-07-01 12:00:00.0009'", "'0000-00-00 00:00:00'"}},
+	{column: "TIMESTAMP(6) NULL", literals: []string{"'2024-07-01 12:00:00.000009'"}},
+	{column: "CHAR(5)", literals: []string{"'ab'", "''", "'ä€😀'", "'ab  '"}},
+	{column: "CHAR(255)", literals: []string{"REPEAT('€', 255)"}},
+	{column: "VARCHAR(20)", literals: []string{"'ab '", "''", "'ä€😀\\n\\0'"}},
+	{column: "VARCHAR(300)", literals: []string{"REPEAT('x', 300)", "'short'"}},
+	{column: "VARCHAR(20) CHARACTER SET ascii", literals: []string{"'plain'"}},
+	{column: "VARCHAR(20) CHARACTER SET latin1", literals: []string{"'plain'"}},
+	{column: "VARCHAR(20) CHARACTER SET utf8mb3", literals: []string{"'caf\u00e9'"}},
+	{column: "TEXT CHARACTER SET latin1 COLLATE latin1_bin", literals: []string{"'caf\u00e9'"}, unread: true},
+	{column: "VARCHAR(20) CHARACTER SET gbk", literals: []string{"'订单'"}, unread: true},
+	{column: "VARCHAR(20) CHARACTER SET ucs2", literals: []string{"'plain'"}, unread: true},
+	{column: "BINARY(4)", literals: []string{"x'01020000'", "x'00'", "x'ffffffff'", "''"}},
+	{column: "BINARY(16)", literals: []string{"x'11223344556677889900AABBCCDDEE00'"}},
+	{column: "VARBINARY(300)", literals: []string{"x'01020000'", "REPEAT(x'00', 280)"}},
+	{column: "TINYBLOB", literals: []string{"x'00ff'"}},
+	{column: "BLOB", literals: []string{"x'00ff'", "''"}},
+	{column: "MEDIUMBLOB", literals: []string{"REPEAT(x'ab', 70000)"}},
+	{column: "LONGBLOB", literals: []string{"x'00ff'"}},
+	{column: "TINYTEXT", literals: []string{"'ä'"}},
+	{column: "TEXT", literals: []string{"'ä😀'"}},
+	{column: "MEDIUMTEXT", literals: []string{"REPEAT('ä', 70000)"}},
+	{column: "LONGTEXT", literals: []string{"'{\"a\":1.0}'"}},
+	{column: "ENUM('a','it''s','ü,')", literals: []string{"'a'", "2", "'ü,'", "NULL"}},
+	{column: "SET('a','b''c','d')", literals: []string{"'a,d'", "''", "'b''c'", "7"}},
+	{column: "UUID", literals: []string{"'f81d4fae-7dec-11d0-a765-00a0c91e6bf6'", "'550e8400-e29b-41d4-a716-446655440000'", "'018f6d2e-9c1b-7b3a-8f00-0123456789ab'", "'00000000-0000-0000-0000-000000000000'", "'ffffffff-ffff-ffff-ffff-ffffffffffff'"}, only: testservers.FlavorMariaDB},
+	{column: "INET6", literals: []string{"'::1'"}, unread: true, only: testservers.FlavorMariaDB},
+	{column: "MEDIUMTEXT COMPRESSED", literals: []string{"REPEAT('ä', 70000)"}, unread: true, only: testservers.FlavorMariaDB},
+	{column: "VARCHAR(3000) COMPRESSED", literals: []string{"REPEAT('ä', 2000)"}, unread: true, only: testservers.FlavorMariaDB},
+	{column: "JSON", literals: jsonCorpus},
+	{column: "JSON", literals: mysqlJSONCorpus, only: testservers.FlavorMySQL},
+}
+
+var jsonCorpus = []string{
+	"'{}'", "'[]'", "'null'", "'true'", "'\"x\"'", "'1'", "'{\"b\":1,\"a\":[1,2,{\"c\":null}],\"aa\":false}'",
+	"'{\"amount\":1.0,\"big\":18446744073709551615,\"neg\":-9223372036854775808}'",
+	"'[-1,32767,32768,-32769,65535,65536,2147483647,2147483648,-2147483649,4294967295,4294967296]'",
+	"'\"q\\\\\"b\\\\\\\\n\\\\n\\\\t\\\\u0001\\\\u001f/ä€😀<&>\\\\u007f\"'", "NULL",
+	"CONCAT('{\"k\":\"', REPEAT('x', 70000), '\",\"n\":1}')", "CONCAT('[', REPEAT('100000,', 20000), '1]')",
+	"CONCAT(REPEAT('[', 90), REPEAT(']', 90))",
+}
+
+// mysqlJSONCorpus is what only MySQL's binary JSON can hold, and doubles around
+// every change of form.
+var mysqlJSONCorpus = []string{
+	"JSON_ARRAY(1e0, 0e0, -0e0, 1.5e0, 0.1e0, -2.5e-3, 1e14, 1e15, 1e16, 1e17, 123456789012345678e0, 1234567890123456e0, 12345678901234567890e0)",
+	"JSON_ARRAY(1e-4, 1e-5, 1e-10, 1e-13, 1e-14, 1e-15, 1e-16, 1.25e-14, 1.25e-15, 1e100, 1.7976931348623157e308, 2.2250738585072014e-308, 5e-324, 1e22, 1e21)",
+	"JSON_ARRAY(0.30000000000000004e0, 9007199254740993e0, 100e0, 1e2, 3.14e0, 1/3e0, 2/3e0, 1e15 + 0.5e0, 123456789012345.6e0)",
+	"JSON_ARRAY(CAST(1.50 AS DECIMAL(10,2)), CAST(-0.001 AS DECIMAL(10,3)), 12345678901234567890.123)",
+	"JSON_ARRAY(CAST('2024-02-29' AS DATE), CAST('2024-02-29 12:34:56.789' AS DATETIME(6)), CAST('2024-02-29 12:34:56' AS DATETIME), TIMESTAMP('2024-02-29 12:34:56.5'))",
+	"JSON_ARRAY(CAST('-12:34:56.5' AS TIME(3)), CAST('838:59:59' AS TIME), CAST('00:00:00' AS TIME))",
+	"JSON_ARRAY(x'00ff', b'101', CAST(2024 AS YEAR), REPEAT(x'ab', 57), REPEAT(x'ab', 58), REPEAT(x'ab', 200))",
+	"CAST(x'0102' AS JSON)", "CAST(CAST('2024-02-29' AS DATE) AS JSON)", "JSON_OBJECT('z', 1e0, 'a', JSON_ARRAY(), 'bb', JSON_OBJECT())",
+}
+
+// The text from the binlog is the text of a SELECT, for every type, in a session
+// of the layout's zone.
+func TestValuesAreWhatASelectPrints(t *testing.T) {
+	zone, err := time.LoadLocation("America/St_Johns") // half an hour off, with summer time
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, metadata := range []string{"MINIMAL", "FULL"} {
+		t.Run(metadata, func(t *testing.T) {
+			flavours(t, func(t *testing.T, server *testservers.DB) {
+				testValues(t, server, metadata, zone)
+			})
+		})
+	}
+}
+
+func testValues(t *testing.T, server *testservers.DB, metadata string, zone *time.Location) {
+	g := newRig(t, server, outboxDDL, "SET GLOBAL binlog_row_metadata = "+metadata)
+	defer g.exec("SET GLOBAL binlog_row_metadata = " + defaultMetadata(server))
+	var cases []corpus
+	for _, c := range valueCorpus {
+		if c.only == "" || c.only == server.Flavor() {
+			cases = append(cases, c)
+		}
+	}
+	var inserts []string
+	for i, c := range cases {
+		table := fmt.Sprintf("v%d", i)
+		g.exec("CREATE TABLE " + table + " (id INT PRIMARY KEY, payload " + c.column + ") CHARACTER SET utf8mb4")
+		for n, literal := range c.literals {
+			inserts = append(inserts, fmt.Sprintf("INSERT INTO %s VALUES (%d, %s)", table, n, literal))
+		}
+		layout, err := outbox.ReadTable(t.Context(), g.db, outbox.Table{Schema: g.schema, Name: table}, outbox.Options{Zone: zone})
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.config.Layouts[layout.Table] = layout
+	}
+	tl := g.tail("now")
+	g.session(append([]string{"SET SESSION sql_mode = '', time_zone = '+00:00'", "SET NAMES utf8mb4"}, inserts...)...)
+	got := map[string]*outbox.Event{}
+	for _, e := range g.flush(tl) {
+		got[e.Table.Name+"/"+e.ID] = e
+	}
+	for i, c := range cases {
+		for n, literal := range c.literals {
+			compareWithSelect(t, g, c, literal, got[fmt.Sprintf("v%d/%d", i, n)], fmt.Sprintf("v%d WHERE id = %d", i, n), zone)
+		}
+	}
+}
+
+func defaultMetadata(server *testservers.DB) string {
+	if server.Flavor() == testservers.FlavorMariaDB {
+		return "NO_LOG"
+	}
+	return "MINIMAL"
+}
+
+func compareWithSelect(t *testing.T, g *rig, c corpus, literal string, e *outbox.Event, from string, zone *time.Location) {
+	t.Helper()
+	what := fmt.Sprintf("%s %.60s", c.column, literal)
+	if e == nil {
+		t.Errorf("%s: no event", what)
+		return
+	}
+	if (e.Unread != "") != c.unread {
+		t.Errorf("%s: unread %q", what, e.Unread)
+		return
+	}
+	if c.unread {
+		return
+	}
+	var want sql.RawBytes
+	rows, err := g.zoned(zone).Query("SELECT payload FROM " + from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := rows.Scan(&want); err != nil {
+			t.Fatal(err)
+		}
+		if (want == nil) != (e.Payload == nil) || string(want) != string(e.Payload) {
+			t.Errorf("%s: binlog %s, SELECT %s", what, excerpt(e.Payload), excerpt(want))
+		}
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func excerpt(b []byte) string {
+	s := fmt.Sprintf("%q", b)
+	if b == nil {
+		return "NULL"
+	}
+	if len(s) > 500 {
+		return s[:250] + "..." + s[len(s)-250:]
+	}
+	return s
+}
+
+// zoned is a pool whose sessions are in a zone, without the zone tables of MySQL:
+// the offset is that of the test's dates in summer or winter.
+func (g *rig) zoned(zone *time.Location) *sql.DB {
+	g.t.Helper()
+	if g.zonedDB == nil {
+		cfg, err := mysql.ParseDSN(g.server.DSN(g.schema))
+		if err != nil {
+			g.t.Fatal(err)
+		}
+		_, offset := time.Date(2024, 7, 1, 12, 0, 0, 0, time.UTC).In(zone).Zone()
+		sign := map[bool]string{true: "-", false: "+"}[offset < 0]
+		abs := max(offset, -offset)
+		cfg.Params = map[string]string{"time_zone": fmt.Sprintf("'%s%02d:%02d'", sign, abs/3600, abs/60%60)}
+		cfg.Collation = "utf8mb4_general_ci"
+		connector, err := mysql.NewConnector(cfg)
+		if err != nil {
+			g.t.Fatal(err)
+		}
+		g.zonedDB = sql.OpenDB(connector)
+		g.t.Cleanup(func() { g.zonedDB.Close() })
+	}
+	return g.zonedDB
+}
+
+func TestParseLabels(t *testing.T) {
+	for text, want := range map[string][]string{
+		"enum('a','it''s','ü,','')": {"a", "it's", "ü,", ""},
+		"set('x')":                  {"x"},
+		"enum()":                    nil,
+		"enum('broken":              {"broken"},
+	} {
+		wantStrings(t, text, parseLabels(text), want)
+	}
+}
+
+func TestMentions(t *testing.T) {
+	for text, want := range map[string]bool{
+		"ALTER TABLE outbox ADD x INT":        true,
+		"alter table `app`.`OUTBOX` drop y":   true,
+		"ALTER TABLE outbox_old ADD x INT":    false,
+		"ALTER TABLE my_outbox ADD x INT":     false,
+		"RENAME TABLE a TO outbox, b TO c":    true,
+		"DROP TABLE app.outbox":               true,
+		"CREATE TABLE outbox" + "\u00e9" + "": false,
+		strings.Repeat("x", 10):               false,
+	} {
+		if got := mentions([]byte(text), "outbox"); got != want {
+			t.Errorf("mentions(%q) = %v", text, got)
+		}
+	}
+}
