@@ -106,7 +106,10 @@ func (r *Relay) hooks(s *session) relay.Hooks {
 		},
 		Marked:   func(kind outbox.OutcomeKind, rows int) { m.Marked.WithLabelValues(kind.String()).Add(float64(rows)) },
 		Recorded: func(took time.Duration) { m.MarkDurationSeconds.Observe(took.Seconds()) },
-		Saved:    func(outbox.Position) { s.saved.Store(time.Now().UnixNano()) },
+		Saved: func(p outbox.Position) {
+			s.pos.Store(&p)
+			s.saved.Store(time.Now().UnixNano())
+		},
 		FenceReturned: func(took time.Duration) {
 			m.FenceRoundTripSeconds.Set(took.Seconds())
 			m.mu.Lock()

@@ -54,6 +54,7 @@ type Relay struct {
 	gap     bool   // a position was lost, and not everything since is swept yet
 	current *session
 	lastErr string
+	pingErr string // why no name server answers; empty: one does
 }
 
 // NewRelay checks what can be checked without a connection; its errors are
@@ -88,11 +89,17 @@ func (r *Relay) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer server.close()
-	go r.meters.watch(ctx, r)
+	watching, stopWatching := context.WithCancel(ctx)
+	var watchers sync.WaitGroup
+	watchers.Go(func() { r.meters.watch(watching, r) })
+	watchers.Go(func() { r.pingBroker(watching) })
 	err = r.serve(ctx)
 	r.setWaiting("stopped")
-	return errors.Join(err, r.close())
+	stopWatching()
+	watchers.Wait()
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	return errors.Join(err, server.Close(closing), r.close())
 }
 
 func (r *Relay) close() error {
@@ -136,13 +143,14 @@ func (r *Relay) prepare(ctx context.Context) error {
 	if err := r.openCheckpoints(kind); err != nil {
 		return err
 	}
-	if r.sink == nil {
-		if r.sink, err = NewSink(r.cfg, r.saved, r.log); err != nil {
+	sink := r.sink
+	if sink == nil {
+		if sink, err = NewSink(r.cfg, r.saved, r.log); err != nil {
 			return err
 		}
 	}
 	r.mu.Lock()
-	r.kind = kind
+	r.kind, r.sink = kind, sink
 	r.mu.Unlock()
 	for _, l := range r.store.Layouts {
 		r.log.Info().Str("table", l.Table.String()).Str("ledger", kind).Bool("claims", l.Claims()).
@@ -274,7 +282,9 @@ type session struct {
 	sweeper *fallback.Sweeper
 	ledger  *ledger.Ledger
 	epoch   int64
-	saved   atomic.Int64 // when a position was last saved, in Unix nanoseconds; 0: not yet
+	began   time.Time
+	pos     atomic.Pointer[outbox.Position] // the newest saved one
+	saved   atomic.Int64                    // when a position was last saved, in Unix nanoseconds; 0: not yet
 }
 
 // trigger asks for a sweep, where there is one.
@@ -305,7 +315,7 @@ func (r *Relay) session(ctx context.Context, lock *leader.Lock, gap bool) error 
 }
 
 func (r *Relay) newSession(begun checkpoint.Checkpoint) *session {
-	return &session{epoch: begun.Epoch, ledger: ledger.New(r.store.DB, r.store.Layouts, ledger.Options{
+	return &session{epoch: begun.Epoch, began: time.Now(), ledger: ledger.New(r.store.DB, r.store.Layouts, ledger.Options{
 		Name: r.cfg.Name, Schema: r.store.Schema, MaxAttempts: r.cfg.OutboxMaxAttempts, Lease: r.cfg.OutboxLease,
 		Delete: r.kind == config.LedgerDelete, None: r.kind == config.LedgerNone, Logger: r.log,
 	})}
