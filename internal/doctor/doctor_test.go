@@ -179,13 +179,17 @@ var illnesses = []illness{
 		fails: []string{"outbox layout"},
 	},
 	{
-		name:  "own tables are missing",
-		spoil: func(t *testing.T, p *patient) { p.exec(t, "DROP TABLE rowferry_checkpoint, rowferry_topic, rowferry_dead, rowferry_migrations") },
+		name: "own tables are missing",
+		spoil: func(t *testing.T, p *patient) {
+			p.exec(t, "DROP TABLE rowferry_checkpoint, rowferry_topic, rowferry_dead, rowferry_migrations")
+		},
 		fails: []string{"table rowferry_checkpoint", "table rowferry_dead", "table rowferry_topic"},
 	},
 	{
-		name:  "the index is missing",
-		spoil: func(t *testing.T, p *patient) { p.exec(t, "ALTER TABLE outbox DROP INDEX idx_status_created, DROP INDEX idx_status_next_attempt") },
+		name: "the index is missing",
+		spoil: func(t *testing.T, p *patient) {
+			p.exec(t, "ALTER TABLE outbox DROP INDEX idx_status_created, DROP INDEX idx_status_next_attempt")
+		},
 		fails: []string{"outbox index"},
 	},
 	{
@@ -231,8 +235,10 @@ var illnesses = []illness{
 		fails: []string{"store writable"},
 	},
 	{
-		name:  "the outbox is missing",
-		spoil: func(t *testing.T, p *patient) { p.exec(t, "DROP TABLE outbox; DELETE FROM rowferry_migrations WHERE version_id = 4") },
+		name: "the outbox is missing",
+		spoil: func(t *testing.T, p *patient) {
+			p.exec(t, "DROP TABLE outbox; DELETE FROM rowferry_migrations WHERE version_id = 4")
+		},
 		fails: []string{"outbox layout"},
 	},
 	{
@@ -248,13 +254,17 @@ var illnesses = []illness{
 		fails: []string{"outbox status values"},
 	},
 	{
-		name:  "the status is too short",
-		spoil: func(t *testing.T, p *patient) { p.exec(t, "ALTER TABLE outbox MODIFY status VARCHAR(7) NOT NULL DEFAULT 'PENDING'") },
+		name: "the status is too short",
+		spoil: func(t *testing.T, p *patient) {
+			p.exec(t, "ALTER TABLE outbox MODIFY status VARCHAR(7) NOT NULL DEFAULT 'PENDING'")
+		},
 		fails: []string{"outbox status values"},
 	},
 	{
-		name:  "the payload is latin1",
-		spoil: func(t *testing.T, p *patient) { p.exec(t, "ALTER TABLE outbox MODIFY payload LONGTEXT CHARACTER SET latin1 NOT NULL") },
+		name: "the payload is latin1",
+		spoil: func(t *testing.T, p *patient) {
+			p.exec(t, "ALTER TABLE outbox MODIFY payload LONGTEXT CHARACTER SET latin1 NOT NULL")
+		},
 		warns: []string{"outbox text"},
 	},
 	{

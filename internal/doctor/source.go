@@ -95,6 +95,9 @@ func judgeClock(server float64, before, after time.Time) Check {
 		word = "behind"
 	}
 	found := fmt.Sprintf("the source is %s %s us", apart.Abs().Round(time.Millisecond), word)
+	if apart.Abs() < time.Millisecond {
+		found = "the same to a millisecond"
+	}
 	if apart.Abs()-way > time.Second {
 		return warn(found, "at most 1s apart, or lag and age are shown wrong", "synchronise both hosts with a time server (chrony or ntpd)")
 	}
