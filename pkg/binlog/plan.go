@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -43,7 +42,6 @@ type columnPlan struct {
 	real     byte
 	meta     uint16
 	unsigned bool
-	zeros    int      // display width of a ZEROFILL integer
 	length   int      // of BINARY(n), to which zeros are restored
 	labels   []string // of ENUM and SET
 	charset  charsetKind
@@ -294,9 +292,6 @@ func newColumnPlan(role outbox.Role, c outbox.Column, m *tableMap, i int, zone *
 	case "binary":
 		p.length = int(c.LengthMax)
 	}
-	if strings.Contains(c.FullType, "zerofill") {
-		p.zeros = displayWidth(c.FullType)
-	}
 	if !c.Binary() {
 		p.charset = kindOfCharset(c.Charset)
 	}
@@ -324,14 +319,4 @@ func parseLabels(fullType string) []string {
 		s = strings.TrimPrefix(s, ",")
 	}
 	return labels
-}
-
-func displayWidth(fullType string) int {
-	_, s, _ := strings.Cut(fullType, "(")
-	s, _, _ = strings.Cut(s, ")")
-	n, err := strconv.Atoi(s)
-	if err != nil {
-		return 0
-	}
-	return n
 }

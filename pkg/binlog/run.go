@@ -190,6 +190,13 @@ func (s *stream) run(ctx context.Context, r *Reader, cfg *mysql.Config) error {
 		return fmt.Errorf("starting the replication stream: %w", err)
 	}
 	_, err = streamer.GetEvent(ctx)
+	if ctx.Err() != nil {
+		// The library's Close touches what its reading goroutine may still be writing,
+		// so that goroutine must have ended: its socket is closed, and emit gives up
+		// with ctx. (Found by the race detector in a relay that was told to stop.)
+		d.stop()
+		_, _ = streamer.GetEvent(context.WithoutCancel(ctx)) // the error is of the closed socket
+	}
 	if errors.Is(err, replication.ErrSyncClosed) || err == nil {
 		err = errors.New("the replication stream ended")
 	}

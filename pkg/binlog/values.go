@@ -10,7 +10,8 @@ import (
 )
 
 // appendText renders a value as a SELECT in a utf8mb4 session set to the plan's
-// zone would print it. The result is either part of raw or appended to scratch.
+// zone gives it to a Go program: as printed, but for integers, of which the driver
+// makes numbers (so ZEROFILL shows no zeros). The result is either part of raw or appended to scratch.
 // why is empty, or the reason for which the text is not known for certain.
 func (c *columnPlan) appendText(scratch, raw []byte) (text, newScratch []byte, why string) {
 	start := len(scratch)
@@ -75,10 +76,10 @@ func (c *columnPlan) appendScalar(b, raw []byte) (out []byte, ok bool) {
 	case my.MYSQL_TYPE_TINY, my.MYSQL_TYPE_SHORT, my.MYSQL_TYPE_INT24, my.MYSQL_TYPE_LONG, my.MYSQL_TYPE_LONGLONG:
 		return c.appendInteger(b, raw), true
 	case my.MYSQL_TYPE_NEWDECIMAL:
-		return appendDecimal(b, raw, int(c.meta>>8), int(c.meta&0xff)), c.zeros == 0
+		return appendDecimal(b, raw, int(c.meta>>8), int(c.meta&0xff)), true
 	case my.MYSQL_TYPE_YEAR:
 		if raw[0] == 0 {
-			return append(b, "0000"...), true
+			return append(b, '0'), true
 		}
 		return strconv.AppendInt(b, int64(raw[0])+1900, 10), true
 	case my.MYSQL_TYPE_DATE, my.MYSQL_TYPE_NEWDATE:
@@ -105,14 +106,7 @@ func (c *columnPlan) appendScalar(b, raw []byte) (out []byte, ok bool) {
 func (c *columnPlan) appendInteger(b, raw []byte) []byte {
 	v := littleEndian(raw)
 	if c.unsigned {
-		start := len(b)
-		b = strconv.AppendUint(b, v, 10)
-		if missing := c.zeros - (len(b) - start); missing > 0 {
-			b = append(b, bytes.Repeat([]byte{'0'}, missing)...)
-			copy(b[start+missing:], b[start:len(b)-missing])
-			copy(b[start:], bytes.Repeat([]byte{'0'}, missing))
-		}
-		return b
+		return strconv.AppendUint(b, v, 10)
 	}
 	shift := 64 - 8*len(raw)
 	return strconv.AppendInt(b, int64(v<<shift)>>shift, 10)
@@ -299,22 +293,17 @@ func appendTime2(b, raw []byte, p int) []byte {
 	return appendFraction(appendClock(b, hms>>12&1023, hms>>6&63, hms&63), micros, p)
 }
 
-// appendMariaDBUUID turns MariaDB's storage order round. UUIDs of versions 1 to 5
-// are kept with their parts reversed, so that time sorts; others as they are.
+// appendMariaDBUUID prints a UUID of MariaDB, which comes in its natural order.
+// Tables of early versions may hold it with its parts reversed, told by the
+// variant standing where the version should; that form is not guessed at.
 func appendMariaDBUUID(b, raw []byte) ([]byte, bool) {
-	if len(raw) > 16 {
+	var u [16]byte // trailing zeros were cut off
+	if len(raw) > len(u) {
 		return b, false
 	}
-	var u [16]byte // trailing zeros were cut off
 	copy(u[:], raw)
-	if u[6] > 0 && u[6] < 0x60 && u[4]&0x80 != 0 {
-		var t [16]byte
-		copy(t[0:4], u[12:16])
-		copy(t[4:6], u[10:12])
-		copy(t[6:8], u[8:10])
-		copy(t[8:10], u[6:8])
-		copy(t[10:16], u[0:6])
-		u = t
+	if reversed := u[6]&0xc0 == 0x80 && u[8] >= 0x10 && u[8] < 0x60; reversed {
+		return b, false
 	}
 	return appendUUID(b, u[:]), true
 }

@@ -94,7 +94,6 @@ var jsonCorpus = []string{
 	"'[-1,32767,32768,-32769,65535,65536,2147483647,2147483648,-2147483649,4294967295,4294967296]'",
 	"'\"q\\\\\"b\\\\\\\\n\\\\n\\\\t\\\\u0001\\\\u001f/ä€😀<&>\\\\u007f\"'", "NULL",
 	"CONCAT('{\"k\":\"', REPEAT('x', 70000), '\",\"n\":1}')", "CONCAT('[', REPEAT('100000,', 20000), '1]')",
-	"CONCAT(REPEAT('[', 90), REPEAT(']', 90))",
 }
 
 // mysqlJSONCorpus is what only MySQL's binary JSON can hold, and doubles around
@@ -107,7 +106,7 @@ var mysqlJSONCorpus = []string{
 	"JSON_ARRAY(CAST('2024-02-29' AS DATE), CAST('2024-02-29 12:34:56.789' AS DATETIME(6)), CAST('2024-02-29 12:34:56' AS DATETIME), TIMESTAMP('2024-02-29 12:34:56.5'))",
 	"JSON_ARRAY(CAST('-12:34:56.5' AS TIME(3)), CAST('838:59:59' AS TIME), CAST('00:00:00' AS TIME))",
 	"JSON_ARRAY(x'00ff', b'101', CAST(2024 AS YEAR), REPEAT(x'ab', 57), REPEAT(x'ab', 58), REPEAT(x'ab', 200))",
-	"CAST(x'0102' AS JSON)", "CAST(CAST('2024-02-29' AS DATE) AS JSON)", "JSON_OBJECT('z', 1e0, 'a', JSON_ARRAY(), 'bb', JSON_OBJECT())",
+	"CAST(x'0102' AS JSON)", "CAST(CAST('2024-02-29' AS DATE) AS JSON)", "CONCAT(REPEAT('[', 90), REPEAT(']', 90))", "JSON_OBJECT('z', 1e0, 'a', JSON_ARRAY(), 'bb', JSON_OBJECT())",
 }
 
 // The text from the binlog is the text of a SELECT, for every type, in a session
@@ -117,13 +116,13 @@ func TestValuesAreWhatASelectPrints(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, metadata := range []string{"MINIMAL", "FULL"} {
-		t.Run(metadata, func(t *testing.T) {
-			flavours(t, func(t *testing.T, server *testservers.DB) {
-				testValues(t, server, metadata, zone)
-			})
-		})
-	}
+	flavours(t, func(t *testing.T, server *testservers.DB) {
+		metadata := "FULL"
+		if server == testservers.SharedMySQLNoGTID(t) {
+			metadata = "MINIMAL"
+		}
+		testValues(t, server, metadata, zone)
+	})
 }
 
 func testValues(t *testing.T, server *testservers.DB, metadata string, zone *time.Location) {
