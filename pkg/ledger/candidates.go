@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/rowferry/rowferry/pkg/outbox"
 )
@@ -17,7 +19,7 @@ type Candidate struct {
 // Cursor is a place in a pass over the candidates. The zero Cursor is the start.
 type Cursor struct {
 	phase int
-	at    string // value of the column that the phase is ordered by, exactly as it was read
+	at    [2]string // values of the columns that order the phase, exactly as they were read
 	id    string
 	begun bool // at and id hold the last row of the phase
 }
@@ -25,7 +27,7 @@ type Cursor struct {
 // phase is one indexed read out of which a pass over the candidates is made.
 type phase struct {
 	where clause
-	at    string // quoted column that orders the phase before the id; empty: the id alone
+	at    []string // up to two quoted columns that order the phase before the id
 }
 
 // Candidates returns up to limit rows that a sweep may take, without locking
@@ -68,29 +70,39 @@ func (t *table) phases(graceSeconds int) []phase {
 	fresh := t.is(outbox.Pending) // never tried
 	var phases []phase
 	if t.temporal(outbox.RoleNextAttemptAt) {
-		next := t.col(outbox.RoleNextAttemptAt)
-		due := t.is(outbox.Pending)
-		due.add(" AND " + next + " <= NOW(6)")
-		phases = append(phases, phase{where: due, at: next})
-		fresh.add(" AND " + next + " IS NULL")
+		phases = append(phases, t.duePhase())
+		fresh.add(" AND " + t.col(outbox.RoleNextAttemptAt) + " IS NULL")
 	}
 	if !t.temporal(outbox.RoleCreatedAt) {
 		return append(phases, phase{where: fresh})
 	}
 	created := t.col(outbox.RoleCreatedAt)
 	with := func(condition string, args ...any) clause {
-		c := clause{text: fresh.text, args: append([]any{}, fresh.args...)}
+		c := clause{text: fresh.text, args: slices.Clone(fresh.args)}
 		c.add(" AND "+created+condition, args...)
 		return c
 	}
 	phases = append(phases,
-		phase{where: with(" < NOW(6) - INTERVAL ? SECOND", graceSeconds), at: created},
+		phase{where: with(" < NOW(6) - INTERVAL ? SECOND", graceSeconds), at: []string{created}},
 		// A second of slack: a DATETIME without fraction may be rounded up.
-		phase{where: with(" > NOW(6) + INTERVAL ? SECOND", graceSeconds+1), at: created})
+		phase{where: with(" > NOW(6) + INTERVAL ? SECOND", graceSeconds+1), at: []string{created}})
 	if c, _ := t.Column(outbox.RoleCreatedAt); c.Nullable {
 		phases = append(phases, phase{where: with(" IS NULL")})
 	}
 	return phases
+}
+
+// duePhase reads what was tried before and is to be tried again, in the order of
+// an index on (status, next_attempt_at, created_at). A nullable created_at stays
+// out of it: comparing with a NULL would lose rows.
+func (t *table) duePhase() phase {
+	next := t.col(outbox.RoleNextAttemptAt)
+	p := phase{where: t.is(outbox.Pending), at: []string{next}}
+	p.where.add(" AND " + next + " <= NOW(6)")
+	if c, _ := t.Column(outbox.RoleCreatedAt); t.temporal(outbox.RoleCreatedAt) && !c.Nullable {
+		p.at = append(p.at, quote(c.Name))
+	}
+	return p
 }
 
 // page reads on from the cursor within its phase.
@@ -102,40 +114,47 @@ func (l *Ledger) page(ctx context.Context, t *table, p phase, after Cursor, limi
 	var found []Candidate
 	err = each(ctx, l.db, c.text, c.args, func(rows *sql.Rows) error {
 		var id []byte
-		var created, at sql.NullString
-		if err := rows.Scan(&id, &created, &at); err != nil {
+		var created sql.NullString
+		var at [2]sql.NullString
+		if err := rows.Scan(&id, &created, &at[0], &at[1]); err != nil {
 			return err
 		}
 		found = append(found, Candidate{ID: t.key(id), CreatedAt: created.String})
-		after = Cursor{phase: after.phase, at: at.String, id: t.key(id), begun: true}
+		after = Cursor{phase: after.phase, at: [2]string{at[0].String, at[1].String}, id: t.key(id), begun: true}
 		return nil
 	})
 	return found, after, err
 }
 
-// pageQuery adds the lower bound to an OR that alone would not be a range: pages
-// would get slower one by one.
+// pageQuery makes the statement of one page.
 func (t *table) pageQuery(p phase, after Cursor, limit int) (clause, error) {
-	created, at, order := "NULL", "NULL", t.id
+	columns := []string{t.selected(outbox.RoleID), "NULL", "NULL", "NULL"}
 	if t.temporal(outbox.RoleCreatedAt) {
-		created = t.col(outbox.RoleCreatedAt)
+		columns[1] = t.col(outbox.RoleCreatedAt)
 	}
-	if p.at != "" {
-		at, order = p.at, p.at+", "+t.id
-	}
-	c := clause{text: "SELECT " + t.selected(outbox.RoleID) + ", " + created + ", " + at + " FROM " + t.name + " WHERE "}
+	copy(columns[2:], p.at)
+	c := clause{text: "SELECT " + strings.Join(columns, ", ") + " FROM " + t.name + " WHERE "}
 	c.add(p.where.text, p.where.args...)
 	if after.begun {
 		id, err := t.idValue(after.id)
 		if err != nil {
 			return c, err
 		}
-		if p.at == "" {
-			c.add(" AND "+t.id+" > ?", id)
-		} else {
-			c.add(" AND "+p.at+" >= ? AND ("+p.at+" > ? OR "+t.id+" > ?)", after.at, after.at, id)
-		}
+		behind := p.behind(t.id, after, id)
+		c.add(" AND "+behind.text, behind.args...)
 	}
-	c.add(" ORDER BY "+order+" LIMIT ?", limit)
+	c.add(" ORDER BY "+strings.Join(append(slices.Clone(p.at), t.id), ", ")+" LIMIT ?", limit)
 	return c, nil
+}
+
+// behind is the condition that a row comes after the cursor. It begins with a
+// lower bound, because the OR alone is no range of the index, and pages would
+// get slower one by one.
+func (p phase) behind(id string, after Cursor, value any) clause {
+	c := clause{id + " > ?", []any{value}}
+	for i := len(p.at) - 1; i >= 0; i-- {
+		column, at := p.at[i], after.at[i]
+		c = clause{column + " >= ? AND (" + column + " > ? OR " + c.text + ")", append([]any{at, at}, c.args...)}
+	}
+	return c
 }
