@@ -1,0 +1,127 @@
+package e2e
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/rowferry/rowferry/internal/testservers"
+)
+
+// life is one life of the relay process, and what the table called SENT when it
+// began.
+type life struct {
+	from time.Time
+	sent map[string]bool
+}
+
+// newLife is taken while no relay runs.
+func (s *stage) newLife() life {
+	s.tb.Helper()
+	l := life{sent: map[string]bool{}}
+	for _, id := range s.ids("status = 'SENT'") {
+		l.sent[id] = true
+	}
+	l.from = time.Now()
+	return l
+}
+
+// explainCopies fails for each message that no crash explains: of a row that was
+// SENT before the life in which it was stored began, or a second one of the same
+// life. What it lets pass was sent, but not yet SENT, when the process was killed.
+func (s *stage) explainCopies(messages []testservers.Message, lives []life) {
+	s.tb.Helper()
+	type inLife struct {
+		id   string
+		life int
+	}
+	sends := map[inLife]int{}
+	wrong := 0
+	for _, m := range messages {
+		id, n := m.Properties["outbox_id"], 0
+		for n+1 < len(lives) && !m.StoredAt.Before(lives[n+1].from) {
+			n++
+		}
+		sends[inLife{id, n}]++
+		again := lives[n].sent[id]
+		if !again && sends[inLife{id, n}] == 1 {
+			continue
+		}
+		if wrong++; wrong <= 5 {
+			s.tb.Errorf("row %s: message in life %d (SENT before it: %v, messages in it: %d)", id, n, again, sends[inLife{id, n}])
+		}
+	}
+	if wrong > 5 {
+		s.tb.Errorf("%d copies have no explanation in all", wrong)
+	}
+}
+
+func TestKillingTheRelayUnderLoadLosesNothingAndRepeatsOnlyWhatWasInFlight(t *testing.T) {
+	const kills, inflightMax = 10, 500
+	s := newStage(t, testservers.SharedMySQL(t), testservers.SharedRocketMQ(t), layoutPragmatic)
+	// The sweep takes part, so that what both paths do is under the knife.
+	f := s.run("INFLIGHT_MAX=500", "OUTBOX_GRACE=1s", "OUTBOX_POLL_INTERVAL=500ms")
+	lives := []life{{}}
+	l := s.startLoad(500, 100)
+	for range kills {
+		l.awaitCommitted(20 + rand.Int64N(300))
+		f.kill()
+		lives = append(lives, s.newLife())
+		f.restart()
+	}
+	l.awaitCommitted(50)
+	l.stop()
+	messages, copies := s.audit()
+	s.explainCopies(messages, lives)
+	if copies > kills*inflightMax {
+		t.Errorf("%d copies after %d kills with at most %d events in flight", copies, kills, inflightMax)
+	}
+	f.stopCleanly()
+}
+
+func TestSIGTERMUnderLoadDrainsInTimeAndRepeatsNothing(t *testing.T) {
+	const stops = 3
+	const drain = 10 * time.Second
+	s := newStage(t, testservers.SharedMySQL(t), testservers.SharedRocketMQ(t), layoutPragmatic)
+	f := s.run("DRAIN_TIMEOUT=" + drain.String())
+	l := s.startLoad(500, 100)
+	for range stops {
+		l.awaitCommitted(300)
+		code, took := f.stop()
+		if code != 0 || took > drain {
+			t.Errorf("SIGTERM ended rowferry with exit code %d after %v, want 0 within %v", code, took, drain)
+		}
+		f.restart()
+	}
+	l.awaitCommitted(100)
+	l.stop()
+	messages, copies := s.audit()
+	if copies != 0 {
+		s.expectNoCopies(messages)
+	}
+	f.stopCleanly()
+}
+
+// The second process must not publish while the first one does, and must not be
+// kept waiting by a lock that nobody holds any more.
+func TestTheSecondRelayOfANameTakesOverFromAKilledLeader(t *testing.T) {
+	s := newStage(t, testservers.SharedMySQL(t), testservers.SharedRocketMQ(t), layoutPragmatic)
+	leader := s.run()
+	follower := s.start()
+	follower.awaitLog("another relay")
+	l := s.startLoad(300, 100)
+	l.awaitCommitted(300)
+	if follower.log.contains(`"message":"relaying"`) {
+		t.Error("two processes of one name relay at the same time")
+	}
+	leader.kill()
+	lives := []life{{}, s.newLife()}
+	killed := time.Now()
+	follower.awaitLog(`"message":"relaying"`)
+	t.Logf("the follower leads %v after the kill", time.Since(killed).Round(time.Millisecond))
+	l.awaitCommitted(100)
+	l.stop()
+	messages, _ := s.audit()
+	s.explainCopies(messages, lives)
+	follower.stopCleanly()
+}
