@@ -16,5 +16,7 @@
 // Three environment variables replace shared servers by running ones:
 // FERRYTEST_MYSQL_DSN and FERRYTEST_MARIADB_DSN (in go-sql-driver form, an account that
 // may do everything) and FERRYTEST_ROCKETMQ_NAMESRV (ip:port, RocketMQ 5).
-// FERRYTEST_SERVERS_DIR moves the folder that the servers are fetched into.
+// FERRYTEST_SERVERS_DIR moves the folder that the servers are fetched into. FERRYTEST_JVM
+// replaces the JVM options that make RocketMQ start fast and peak low:
+// FERRYTEST_JVM=-XX:TieredStopAtLevel=4 suits benchmarks.
 package testservers

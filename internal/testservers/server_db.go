@@ -21,7 +21,7 @@ const (
 )
 
 const (
-	startTimeout = 90 * time.Second // generous: many packages start servers at once
+	startTimeout = 3 * time.Minute // generous: many packages start servers at once
 	pollInterval = 50 * time.Millisecond
 )
 
