@@ -1,0 +1,76 @@
+# Everything that is done to rowferry by hand or by machine. `make` lists it.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+MODULE  := github.com/rowferry/rowferry
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
+COMMIT  ?= $(shell git rev-parse HEAD 2>/dev/null)
+DATE    ?= $(shell git log -1 --format=%cI 2>/dev/null)
+LDFLAGS := -s -w -X $(MODULE)/internal/version.version=$(VERSION) \
+	-X $(MODULE)/internal/version.commit=$(COMMIT) -X $(MODULE)/internal/version.date=$(DATE)
+
+GOLANGCI := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.12.0
+PACKAGES ?= ./...
+FUZZTIME ?= 20s
+KILL     ?=
+DEMO_FLAGS ?=
+BENCH_FLAGS ?=
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## build bin/rowferry
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/rowferry ./cmd/rowferry
+
+.PHONY: demo
+demo: build servers ## a flash sale on this machine; KILL=1 kills rowferry in the middle of it
+	go run ./demo run --rowferry bin/rowferry $(if $(KILL),--kill) $(DEMO_FLAGS)
+
+.PHONY: servers
+servers: ## fetch MySQL, MariaDB and RocketMQ into .servers/, unless servers of your own are named
+	@if [[ -z "$${FERRYTEST_MYSQL_DSN:-}" || -z "$${FERRYTEST_ROCKETMQ_NAMESRV:-}" ]]; then scripts/provision; fi
+
+.PHONY: services-up
+services-up: servers ## start a MySQL and a RocketMQ to play with, and say where they are
+	go run ./internal/testservers/services up
+	@go run ./internal/testservers/services env
+
+.PHONY: services-down
+services-down: ## stop them; their data stay
+	go run ./internal/testservers/services down
+
+.PHONY: test
+test: servers ## run all tests with the race detector; PACKAGES=./pkg/... narrows it
+	go test -race -timeout 10m $(PACKAGES)
+
+.PHONY: lint
+lint: format ## gofmt, go vet and golangci-lint (its first run builds it, which takes minutes)
+	go vet ./...
+	$(GOLANGCI) run
+
+.PHONY: format
+format: ## fail if a file is not formatted by gofmt
+	@files=$$(gofmt -l $$(git ls-files '*.go')); if [[ -n "$$files" ]]; then echo "not formatted by gofmt:"; echo "$$files"; exit 1; fi
+
+.PHONY: bench
+bench: servers ## measure drains and latency beside the ceilings of the same servers
+	go run ./bench $(BENCH_FLAGS)
+
+.PHONY: fuzz
+fuzz: ## run every fuzz target for FUZZTIME (20s)
+	@git ls-files '*_test.go' | xargs grep -Ho '^func Fuzz[A-Za-z0-9_]*' | sed 's/:func / /' | while read -r file target; do \
+		echo "== $$target in $$(dirname "$$file")"; \
+		go test "./$$(dirname "$$file")" -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) || exit 1; \
+	done
+
+.PHONY: docs
+docs: ## write the generated pages of docs/ again
+	go test ./internal/config -run TestDocsAreUpToDate -update
+
+.PHONY: ci
+ci: ## what .ci/run runs
+	.ci/run
