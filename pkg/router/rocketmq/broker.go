@@ -106,45 +106,66 @@ func (b *broker) start() (*client, error) {
 
 var errSinkClosed = &outbox.SendError{Class: outbox.Transient, Reason: "sink_closed"}
 
+// acquire returns the producer with b.mu held for reading; the caller unlocks.
+// The lock is taken for writing only when there is no producer yet: a writer
+// waits for every send in flight.
+func (b *broker) acquire() (*client, error) {
+	for {
+		b.mu.RLock()
+		if b.client != nil {
+			return b.client, nil
+		}
+		b.mu.RUnlock()
+		if err := b.open(); err != nil {
+			return nil, err
+		}
+	}
+}
+
 // send sends one encoded batch. It keeps to a context that never expires: the
 // library answers an expired deadline by closing the connection under every
 // other lane, and a cancelled one by sending again.
 func (b *broker) send(m *primitive.Message) (*primitive.SendResult, error) {
-	if err := b.prime(m.Topic); err != nil {
-		return nil, err
-	}
-	b.mu.RLock()
-	if b.closed {
-		b.mu.RUnlock()
-		return nil, errSinkClosed
-	}
-	c := b.client
-	result, err := c.SendSync(context.Background(), m)
-	b.mu.RUnlock()
-	if b.note(c, err) {
+	c, result, err := b.sendOnce(m)
+	if c != nil && b.note(c, err) {
 		b.rebuild()
 	}
 	return result, err
 }
 
+func (b *broker) sendOnce(m *primitive.Message) (*client, *primitive.SendResult, error) {
+	c, err := b.acquire()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer b.mu.RUnlock()
+	if err := b.primeClient(c, m.Topic); err != nil {
+		return c, nil, err
+	}
+	result, err := c.SendSync(context.Background(), m)
+	return c, result, err
+}
+
 // prime makes the producer look up the route of a topic before the first send.
-// Lanes that did so side by side would fail: the library publishes the queues
-// of a route before the addresses of its brokers.
 func (b *broker) prime(topic string) error {
-	if err := b.open(); err != nil {
+	c, err := b.acquire()
+	if err != nil {
 		return err
 	}
-	b.mu.RLock()
 	defer b.mu.RUnlock()
-	if b.closed {
-		return errSinkClosed
-	}
-	if b.client.pin.knows(topic) {
+	return b.primeClient(c, topic)
+}
+
+// primeClient looks up a route once, however many lanes ask. Side by side their
+// first sends would fail: the library publishes the queues of a route before the
+// addresses of its brokers.
+func (b *broker) primeClient(c *client, topic string) error {
+	if c.pin.knows(topic) {
 		return nil
 	}
 	b.priming.Lock()
 	defer b.priming.Unlock()
-	return b.client.prime(topic)
+	return c.prime(topic)
 }
 
 // prime sends a probe for which the selector names no queue, so that nothing

@@ -4,7 +4,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
 	"sync/atomic"
 	"time"
 
@@ -40,7 +39,7 @@ func appendUniqKey(b []byte, m *outbox.Message, now time.Time) []byte {
 		copy(id[:], sum[:])
 	}
 	binary.BigEndian.PutUint32(id[10:], millisOfMonth(sentAround(created, now)))
-	return appendHexUpper(b, id[:])
+	return appendHex(b, &id)
 }
 
 // sentAround returns the time that stands in the key.
@@ -83,13 +82,10 @@ func anonymousID() (id [16]byte) {
 	return id
 }
 
-func appendHexUpper(b, id []byte) []byte {
-	start := len(b)
-	b = hex.AppendEncode(b, id)
-	for i := start; i < len(b); i++ {
-		if b[i] >= 'a' {
-			b[i] -= 'a' - 'A'
-		}
+func appendHex(b []byte, id *[16]byte) []byte {
+	const digits = "0123456789ABCDEF"
+	for _, c := range id {
+		b = append(b, digits[c>>4], digits[c&15])
 	}
 	return b
 }
