@@ -132,6 +132,9 @@ func Run(ctx context.Context, cfg *config.Config, log zerolog.Logger) Report {
 	e.make(ctx, e.ledgerTask())
 	e.make(ctx, e.progressTasks()...)
 	e.make(ctx, e.sinkTasks()...)
+	if ctx.Err() != nil {
+		e.report.Checks = append(e.report.Checks, Check{"doctor", Fail, "interrupted", "every check made", "rowferry doctor"})
+	}
 	e.report.OK = e.report.Passed(false)
 	return e.report
 }
@@ -174,7 +177,11 @@ func (e *exam) close() {
 func (e *exam) make(ctx context.Context, tasks ...task) {
 	for _, t := range tasks {
 		c, blocked := e.blocked(t)
-		if !blocked {
+		switch {
+		case blocked:
+		case ctx.Err() != nil:
+			c = skipped("interrupted")
+		default:
 			one, cancel := context.WithTimeout(ctx, checkTimeout)
 			c = t.look(one)
 			cancel()

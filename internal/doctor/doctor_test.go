@@ -7,9 +7,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -36,7 +39,7 @@ type patient struct {
 func newPatient(t *testing.T, d *testservers.DB) *patient {
 	t.Helper()
 	p := &patient{db: d, schema: d.Schema(t)}
-	p.migrate(t)
+	p.exec(t, tables(t))
 	if d.Flavor() == testservers.FlavorMariaDB {
 		p.account(t, "REPLICATION SLAVE, BINLOG MONITOR, SLAVE MONITOR, BINLOG ADMIN")
 	} else {
@@ -44,6 +47,16 @@ func newPatient(t *testing.T, d *testservers.DB) *patient {
 	}
 	p.exec(t, "GRANT SELECT, INSERT, UPDATE, DELETE ON `"+p.schema+"`.* TO "+p.user)
 	return p
+}
+
+// tables is the SQL of our tables and an outbox, which is faster than migrating.
+func tables(t *testing.T) string {
+	t.Helper()
+	var text strings.Builder
+	if err := migrations.Print(&text, migrations.Options{Outbox: true}); err != nil {
+		t.Fatal(err)
+	}
+	return text.String()
 }
 
 func (p *patient) migrate(t *testing.T) {
@@ -79,8 +92,7 @@ func (p *patient) exec(t *testing.T, query string) {
 	}
 }
 
-// examine runs doctor and looks for the password in everything it says.
-func examine(t *testing.T, env map[string]string) doctor.Report {
+func load(t *testing.T, env map[string]string) *config.Config {
 	t.Helper()
 	var environ []string
 	for name, value := range env {
@@ -90,6 +102,13 @@ func examine(t *testing.T, env map[string]string) doctor.Report {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return cfg
+}
+
+// examine runs doctor and looks for the password in everything it says.
+func examine(t *testing.T, env map[string]string) doctor.Report {
+	t.Helper()
+	cfg := load(t, env)
 	var logs, text bytes.Buffer
 	report := doctor.Run(context.Background(), cfg, zerolog.New(&logs))
 	if err := report.Print(&text); err != nil {
@@ -150,257 +169,6 @@ func TestHealthyServersPass(t *testing.T) {
 			t.Errorf("after the fix: %+v", p.named(r, doctor.Warn))
 		}
 	})
-}
-
-// illness is one thing that is wrong.
-type illness struct {
-	name  string
-	only  string // flavor; empty: both
-	spoil func(*testing.T, *patient)
-	fails []string
-	warns []string // beyond binlog_row_metadata
-}
-
-var illnesses = []illness{
-	{
-		name: "only SELECT is granted",
-		spoil: func(t *testing.T, p *patient) {
-			p.exec(t, "REVOKE ALL PRIVILEGES, GRANT OPTION FROM "+p.user+"; GRANT SELECT ON `"+p.schema+"`.* TO "+p.user)
-		},
-		fails: []string{"outbox rights", "replication grants", "table rowferry_checkpoint", "table rowferry_dead", "table rowferry_topic"},
-		warns: []string{"row image of marks"},
-	},
-	{
-		name: "no right on the schema",
-		spoil: func(t *testing.T, p *patient) {
-			p.exec(t, "REVOKE ALL PRIVILEGES ON `"+p.schema+"`.* FROM "+p.user+"; GRANT SELECT, INSERT, UPDATE, DELETE ON rowferry_checkpoint TO "+p.user+
-				"; GRANT SELECT, INSERT, UPDATE, DELETE ON rowferry_topic TO "+p.user+"; GRANT SELECT, INSERT, UPDATE, DELETE ON rowferry_dead TO "+p.user)
-		},
-		fails: []string{"outbox layout"},
-	},
-	{
-		name: "own tables are missing",
-		spoil: func(t *testing.T, p *patient) {
-			p.exec(t, "DROP TABLE rowferry_checkpoint, rowferry_topic, rowferry_dead, rowferry_migrations")
-		},
-		fails: []string{"table rowferry_checkpoint", "table rowferry_dead", "table rowferry_topic"},
-	},
-	{
-		name: "the index is missing",
-		spoil: func(t *testing.T, p *patient) {
-			p.exec(t, "ALTER TABLE outbox DROP INDEX idx_status_created, DROP INDEX idx_status_next_attempt")
-		},
-		fails: []string{"outbox index"},
-	},
-	{
-		name: "the index is invisible", only: testservers.FlavorMySQL,
-		spoil: func(t *testing.T, p *patient) {
-			p.exec(t, "ALTER TABLE outbox ALTER INDEX idx_status_created INVISIBLE, DROP INDEX idx_status_next_attempt")
-		},
-		fails: []string{"outbox index"},
-	},
-	{
-		name: "the index has the status only",
-		spoil: func(t *testing.T, p *patient) {
-			p.exec(t, "ALTER TABLE outbox DROP INDEX idx_status_created, DROP INDEX idx_status_next_attempt, ADD INDEX only_status (status)")
-		},
-		warns: []string{"outbox index"},
-	},
-	{
-		name:  "binlog_format is STATEMENT",
-		spoil: func(t *testing.T, p *patient) { p.exec(t, "SET GLOBAL binlog_format = 'STATEMENT'") },
-		fails: []string{"binlog_format"},
-	},
-	{
-		name: "polling with STATEMENT",
-		spoil: func(t *testing.T, p *patient) {
-			p.exec(t, "SET GLOBAL binlog_format = 'STATEMENT'")
-			p.env["MODE"] = "poll"
-		},
-		fails: []string{"store writable"},
-	},
-	{
-		name:  "binlog_row_image is MINIMAL",
-		spoil: func(t *testing.T, p *patient) { p.exec(t, "SET GLOBAL binlog_row_image = 'MINIMAL'") },
-		warns: []string{"binlog_row_image"},
-	},
-	{
-		name:  "the binlog is kept for an hour",
-		spoil: func(t *testing.T, p *patient) { p.exec(t, "SET GLOBAL binlog_expire_logs_seconds = 3600") },
-		warns: []string{"binlog expiry"},
-	},
-	{
-		name:  "the store is read-only",
-		spoil: func(t *testing.T, p *patient) { p.exec(t, "SET GLOBAL read_only = ON") },
-		fails: []string{"store writable"},
-	},
-	{
-		name: "the outbox is missing",
-		spoil: func(t *testing.T, p *patient) {
-			p.exec(t, "DROP TABLE outbox; DELETE FROM rowferry_migrations WHERE version_id = 4")
-		},
-		fails: []string{"outbox layout"},
-	},
-	{
-		name:  "the outbox has no payload",
-		spoil: func(t *testing.T, p *patient) { p.exec(t, "ALTER TABLE outbox CHANGE payload body LONGTEXT NOT NULL") },
-		fails: []string{"outbox layout"},
-	},
-	{
-		name: "the ENUM status lacks a value",
-		spoil: func(t *testing.T, p *patient) {
-			p.exec(t, "ALTER TABLE outbox MODIFY status ENUM('PENDING','PROCESSING','SENT') NOT NULL DEFAULT 'PENDING'")
-		},
-		fails: []string{"outbox status values"},
-	},
-	{
-		name: "the status is too short",
-		spoil: func(t *testing.T, p *patient) {
-			p.exec(t, "ALTER TABLE outbox MODIFY status VARCHAR(7) NOT NULL DEFAULT 'PENDING'")
-		},
-		fails: []string{"outbox status values"},
-	},
-	{
-		name: "the payload is latin1",
-		spoil: func(t *testing.T, p *patient) {
-			p.exec(t, "ALTER TABLE outbox MODIFY payload LONGTEXT CHARACTER SET latin1 NOT NULL")
-		},
-		warns: []string{"outbox text"},
-	},
-	{
-		name: "the ledger needs a status",
-		spoil: func(t *testing.T, p *patient) {
-			p.exec(t, "ALTER TABLE outbox DROP COLUMN status")
-			p.env["LEDGER"] = "status"
-		},
-		fails: []string{"ledger"},
-	},
-	{
-		name: "polling needs a status",
-		spoil: func(t *testing.T, p *patient) {
-			p.exec(t, "ALTER TABLE outbox DROP COLUMN status")
-			p.env["MODE"] = "poll"
-		},
-		fails: []string{"ledger"},
-	},
-	{
-		name: "deleting is not allowed",
-		spoil: func(t *testing.T, p *patient) {
-			p.exec(t, "REVOKE DELETE ON `"+p.schema+"`.* FROM "+p.user+"; GRANT DELETE ON rowferry_dead TO "+p.user)
-			p.env["LEDGER"] = "delete"
-		},
-		fails: []string{"outbox rights"},
-	},
-	{
-		name:  "marks with a full image",
-		spoil: func(t *testing.T, p *patient) { p.exec(t, "REVOKE SESSION_VARIABLES_ADMIN ON *.* FROM "+p.user) },
-		only:  testservers.FlavorMySQL,
-		warns: []string{"row image of marks"},
-	},
-	{
-		name: "a minimal image is insisted on", only: testservers.FlavorMySQL,
-		spoil: func(t *testing.T, p *patient) {
-			p.exec(t, "REVOKE SESSION_VARIABLES_ADMIN ON *.* FROM "+p.user)
-			p.env["MARK_ROW_IMAGE"] = "minimal"
-		},
-		fails: []string{"store"},
-	},
-	{
-		name: "a replica might not be noticed", only: testservers.FlavorMariaDB,
-		spoil: func(t *testing.T, p *patient) { p.exec(t, "REVOKE SLAVE MONITOR ON *.* FROM "+p.user) },
-		warns: []string{"replication grants"},
-	},
-	{
-		name: "the server id is the source's own",
-		spoil: func(t *testing.T, p *patient) {
-			var id string
-			if err := p.db.Open(t, "").QueryRow("SELECT @@GLOBAL.server_id").Scan(&id); err != nil {
-				t.Fatal(err)
-			}
-			p.env["SERVER_ID"] = id
-		},
-		fails: []string{"server id"},
-	},
-	{
-		name: "the position is of another history", only: testservers.FlavorMySQL,
-		spoil: func(t *testing.T, p *patient) {
-			p.env["ON_GAP"] = "stop"
-			p.exec(t, `INSERT INTO rowferry_checkpoint (name, position) VALUES ('rowferry',
-'{"v":1,"flavor":"mysql","gtid":"11111111-2222-3333-4444-555555555555:1-5"}')`)
-		},
-		fails: []string{"position"},
-	},
-	{
-		name: "the position is of another history, and sweeping allowed", only: testservers.FlavorMySQL,
-		spoil: func(t *testing.T, p *patient) {
-			p.exec(t, `INSERT INTO rowferry_checkpoint (name, position) VALUES ('rowferry',
-'{"v":1,"flavor":"mysql","gtid":"11111111-2222-3333-4444-555555555555:1-5"}')`)
-		},
-		warns: []string{"position"},
-	},
-	{
-		name: "the replica commits in another order", only: testservers.FlavorMySQL,
-		spoil: func(t *testing.T, p *patient) {
-			p.env["STORE_DSN"] = strings.Replace(p.env["SOURCE_DSN"], "127.0.0.1", "localhost", 1)
-			p.exec(t, "CHANGE REPLICATION SOURCE TO SOURCE_HOST='127.0.0.1', SOURCE_PORT=1, SOURCE_USER='nobody'; SET GLOBAL replica_preserve_commit_order = OFF")
-			t.Cleanup(func() { p.exec(t, "STOP REPLICA; RESET REPLICA ALL") })
-		},
-		fails: []string{"commit order"},
-	},
-}
-
-func TestEachIllnessIsFoundAndItsFixCures(t *testing.T) {
-	flavors(t, func(t *testing.T, d *testservers.DB) {
-		for _, ill := range illnesses {
-			if ill.only != "" && ill.only != d.Flavor() {
-				continue
-			}
-			t.Run(ill.name, func(t *testing.T) {
-				p := newPatient(t, d)
-				ill.spoil(t, p)
-				r := examine(t, p.env)
-				bad := p.named(r, doctor.Fail)
-				if got := names(bad); !slices.Equal(got, ill.fails) {
-					t.Errorf("fails: %q, want %q: %+v", got, ill.fails, bad)
-				}
-				warned := p.named(r, doctor.Warn)
-				delete(warned, "binlog_row_metadata")
-				if got := names(warned); !slices.Equal(got, ill.warns) {
-					t.Errorf("warnings: %q, want %q: %+v", got, ill.warns, warned)
-				}
-				maps.Copy(bad, warned)
-				for _, name := range names(bad) {
-					p.cure(t, bad[name])
-				}
-				after := p.named(examine(t, p.env), doctor.OK)
-				for name := range bad {
-					if _, cured := after[name]; !cured {
-						t.Errorf("%s is not ok after %s", name, bad[name].Fix)
-					}
-				}
-			})
-		}
-	})
-}
-
-// cure does what a fix says, to the letter.
-func (p *patient) cure(t *testing.T, c doctor.Check) {
-	t.Helper()
-	setting, isSetting := strings.CutPrefix(c.Fix, "ROWFERRY_")
-	switch {
-	case isSetting:
-		name, value, _ := strings.Cut(setting, "=")
-		p.env[name] = value
-	case c.Fix == "rowferry migrate up", c.Fix == "rowferry migrate up --outbox":
-		p.migrate(t)
-	case c.Fix == "rowferry checkpoint reset":
-		p.exec(t, "UPDATE rowferry_checkpoint SET position = ''")
-	case strings.HasPrefix(c.Fix, "GRANT "), strings.HasPrefix(c.Fix, "SET "), strings.HasPrefix(c.Fix, "STOP "),
-		strings.HasPrefix(c.Fix, "CREATE "), strings.HasPrefix(c.Fix, "ALTER "):
-		p.exec(t, c.Fix)
-	default:
-		t.Errorf("%s: the fix cannot be executed: %q", c.Name, c.Fix)
-	}
 }
 
 // wantOnly checks that exactly one check fails, that it says what is wanted and
@@ -469,6 +237,38 @@ func TestReplicaWithoutStoreIsRefused(t *testing.T) {
 	}
 }
 
+func TestCheckpointFile(t *testing.T) {
+	p := newPatient(t, testservers.SharedMySQL(t))
+	folder := t.TempDir()
+	at := func(path string) { p.env["CHECKPOINT_STORE"] = "file:" + filepath.Join(folder, path) }
+
+	at("missing/ferry.json")
+	wantOnly(t, p, examine(t, p.env), "checkpoint file", "missing is not there", "mkdir -p "+filepath.Join(folder, "missing"), "position")
+	at("ferry.json")
+	if r := examine(t, p.env); !r.OK || p.named(r, doctor.OK)["checkpoint file"].Name == "" {
+		t.Errorf("a file that is not there yet: %+v", p.named(r, doctor.Fail))
+	}
+	if err := os.WriteFile(filepath.Join(folder, "other.json"), []byte(`{"name":"other"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	at("other.json")
+	wantOnly(t, p, examine(t, p.env), "checkpoint file", `belongs to "other"`, "ROWFERRY_CHECKPOINT_STORE", "position")
+	left, err := os.ReadDir(folder)
+	if err != nil || len(left) != 1 {
+		t.Errorf("looking has left %v, %v", left, err)
+	}
+}
+
+func TestInterruptedExaminationFails(t *testing.T) {
+	p := newPatient(t, testservers.SharedMySQL(t))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	r := doctor.Run(ctx, load(t, p.env), zerolog.Nop())
+	if r.OK || r.Passed(false) || !slices.Equal(names(p.named(r, doctor.Fail)), []string{"doctor"}) {
+		t.Errorf("interrupted: %+v", r)
+	}
+}
+
 func TestServerWithoutBinlog(t *testing.T) {
 	d := testservers.MySQL(t, "--skip-log-bin", "--gtid-mode=OFF", "--enforce-gtid-consistency=OFF")
 	p := newPatient(t, d)
@@ -476,5 +276,15 @@ func TestServerWithoutBinlog(t *testing.T) {
 	p.env["MODE"] = "poll"
 	if r := examine(t, p.env); !r.Passed(true) {
 		t.Errorf("polling needs no binlog: %+v %+v", p.named(r, doctor.Fail), p.named(r, doctor.Warn))
+	}
+
+	// The same server, when it no longer answers.
+	d.Freeze(t)
+	defer d.Thaw(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	c := p.named(doctor.Run(ctx, load(t, p.env), zerolog.Nop()), doctor.Fail)["source"]
+	if !strings.Contains(c.Fix, "start the server") {
+		t.Errorf("a frozen server: %+v", c)
 	}
 }

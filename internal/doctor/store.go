@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -12,6 +14,7 @@ import (
 	"github.com/rowferry/rowferry/internal/leader"
 	"github.com/rowferry/rowferry/internal/mysqlconn"
 	"github.com/rowferry/rowferry/pkg/binlog"
+	"github.com/rowferry/rowferry/pkg/checkpoint"
 	"github.com/rowferry/rowferry/pkg/outbox"
 )
 
@@ -52,6 +55,10 @@ func (e *exam) progressTasks() []task {
 		needs := []string{checkSource, checkLogBin, "binlog_format", checkGrants, checkServerID, checkStore}
 		if e.cfg.CheckpointStore.Kind == config.StoreMySQL {
 			needs = append(needs, "table "+app.CheckpointTable)
+		}
+		if e.cfg.CheckpointStore.Kind == config.StoreFile {
+			tasks = append(tasks, task{checkFile, nil, e.checkFile})
+			needs = append(needs, checkFile)
 		}
 		tasks = append(tasks, task{"position", needs, e.checkPosition})
 	}
@@ -246,6 +253,25 @@ func (e *exam) checkLock(ctx context.Context) Check {
 		return ok("free")
 	}
 	return ok("held by the running relay " + e.cfg.Name + ": " + holder.String())
+}
+
+const checkFile = "checkpoint file"
+
+// checkFile looks at the file without touching it or its lock.
+func (e *exam) checkFile(ctx context.Context) Check {
+	path := e.cfg.CheckpointStore.Path
+	folder, err := os.Stat(filepath.Dir(path))
+	if err != nil || !folder.IsDir() {
+		return fail(fmt.Sprintf("folder %s is not there", filepath.Dir(path)), "a folder in which this user may write", "mkdir -p "+filepath.Dir(path))
+	}
+	_, found, err := checkpoint.NewFile(path, e.cfg.Name).Load(ctx)
+	switch {
+	case err != nil:
+		return fail(clean(err), "a checkpoint of "+e.cfg.Name, "name another file in ROWFERRY_CHECKPOINT_STORE, or let this user read it")
+	case !found:
+		return ok(path + " will be made")
+	}
+	return ok(path)
 }
 
 // checkPosition asks whether the source still serves where the relay would begin.
