@@ -65,8 +65,9 @@ func TestReadyz(t *testing.T) {
 		reasons string
 	}{
 		{"ready, leading or not", fakeRelay{}, "", 200, Ready, ""},
-		{"not leading, asked for", fakeRelay{}, "?leader=1", 503, Unready, "another relay leads"},
+		{"not leading, asked for", fakeRelay{}, "?leader=1", 503, Unready, "this relay does not lead"},
 		{"leading, asked for", fakeRelay{status: Status{Leader: true}}, "?leader=1", 200, Ready, ""},
+		{"a gap and not leading, asked for", fakeRelay{status: Status{Gap: true}}, "?leader=1", 503, Unready, "this relay does not lead"},
 		{"not ready", fakeRelay{reasons: []string{"a", "b"}, status: Status{Gap: true}}, "", 503, Unready, "a;b"},
 		{"a parked topic", fakeRelay{status: Status{Parked: []string{"orders"}}}, "", 200, Degraded, "topic orders is parked"},
 		{"a gap", fakeRelay{status: Status{Gap: true}}, "", 200, Degraded, "a part of the binlog was lost; the sweep is looking for its rows"},
@@ -155,6 +156,29 @@ func TestGuard(t *testing.T) {
 				t.Errorf("%s, %s: %d %s", c.name, target.path, w.Code, w.Body)
 			}
 		}
+	}
+}
+
+// The page holds what the status says, and nothing of it as markup.
+func TestPage(t *testing.T) {
+	relay := &fakeRelay{reasons: []string{"<b>paused</b>"}, status: Status{Name: "north", LastError: "<script>x</script>",
+		Backlog: Backlog{Pending: 4711, OldestSeconds: Seconds(2500 * time.Millisecond)}}}
+	s := &Server{config: Config{Relay: relay}}
+	w := httptest.NewRecorder()
+	s.handler().ServeHTTP(deadlines{w}, httptest.NewRequest("GET", "/", nil))
+	text := w.Body.String()
+	for _, want := range []string{"<title>north: unready</title>", "&lt;b&gt;paused", "4711", "2.5 s", "&lt;script&gt;x", "unknown"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("wanted %q in %s", want, text)
+		}
+	}
+	if w.Code != 200 || strings.Contains(text, "<script") || w.Header().Get("Content-Security-Policy") == "" {
+		t.Errorf("%d %v", w.Code, w.Header())
+	}
+	w = httptest.NewRecorder()
+	s.handler().ServeHTTP(deadlines{w}, httptest.NewRequest("GET", "/nothing", nil))
+	if w.Code != 404 {
+		t.Errorf("a path that is none: %d", w.Code)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/pprof"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -26,6 +27,7 @@ func (s *Server) handler() http.Handler {
 	guarded := func(pattern string, limit time.Duration, h http.HandlerFunc) {
 		mux.Handle(pattern, withDeadline(limit, s.guard(h)))
 	}
+	open("GET /{$}", s.front)
 	open("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
 	open("GET /readyz", s.readyz)
 	open("GET /metrics", promhttp.HandlerFor(prometheus.GathererFunc(s.gather), promhttp.HandlerOpts{}).ServeHTTP)
@@ -69,17 +71,29 @@ func (s *Server) gather() ([]*dto.MetricFamily, error) {
 // where ?leader=1 asks for it, while it does not lead.
 func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
 	status := s.config.Relay.Status()
-	answer := Readiness{Status: Ready, Reasons: append([]string{}, s.config.Relay.Ready()...)}
+	answer := s.readiness(status)
 	if r.URL.Query().Get("leader") == "1" && !status.Leader {
-		answer.Reasons = append(answer.Reasons, "another relay leads")
+		if answer.Status != Unready {
+			answer = Readiness{Status: Unready, Reasons: []string{}}
+		}
+		answer.Reasons = append(answer.Reasons, "this relay does not lead")
 	}
 	code := http.StatusOK
-	if len(answer.Reasons) > 0 {
-		answer.Status, code = Unready, http.StatusServiceUnavailable
-	} else if reasons := degraded(status); len(reasons) > 0 {
-		answer = Readiness{Status: Degraded, Reasons: reasons}
+	if answer.Status == Unready {
+		code = http.StatusServiceUnavailable
 	}
 	s.writeJSON(w, code, answer)
+}
+
+// readiness judges without regard to leadership.
+func (s *Server) readiness(status Status) Readiness {
+	if reasons := s.config.Relay.Ready(); len(reasons) > 0 {
+		return Readiness{Status: Unready, Reasons: slices.Clone(reasons)}
+	}
+	if reasons := degraded(status); len(reasons) > 0 {
+		return Readiness{Status: Degraded, Reasons: reasons}
+	}
+	return Readiness{Status: Ready, Reasons: []string{}}
 }
 
 // degraded returns what needs a look although events are published.

@@ -36,6 +36,7 @@ func TestMistakes(t *testing.T) {
 		{"OUTBOX_RETENTION=24h", `ROWFERRY_OUTBOX_RETENTION: purging by the running relay is not available in this version`},
 		{"ON_DEAD=block", `ROWFERRY_ON_DEAD: block is not available in this version`},
 		{"LANE_PARK_AFTER=30s", `ROWFERRY_LANE_PARK_AFTER: parking of lanes is not available`},
+		{"SEND_RATE_MAX=100", `ROWFERRY_SEND_RATE_MAX: a limit of the sending rate is not available`},
 		{"STORE_DSN=a:b@tcp(x)/d a:b@tcp(y)/d", `ROWFERRY_STORE_DSN: a list of stores is not available`},
 		{"STORE_DSN=a:b@tcp(x)/", `ROWFERRY_STORE_DSN names no schema`},
 		{"STORE_DSN=nonsense", `ROWFERRY_STORE_DSN: not of the form user:password@tcp(host:3306)/schema`},
