@@ -103,7 +103,7 @@ func newProducer(t *testing.T, b *testservers.Broker) rocketmq.Producer {
 		producer.WithNameServer([]string{b.NameServer()}),
 		producer.WithInstanceName(fmt.Sprint("producer", time.Now().UnixNano())),
 		producer.WithRetry(0),
-		producer.WithSendMsgTimeout(2*time.Second),
+		producer.WithSendMsgTimeout(8*time.Second),
 	)
 	if err != nil {
 		t.Fatal(err)
