@@ -9,6 +9,7 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"embed"
 	"errors"
 	"fmt"
@@ -55,7 +56,11 @@ func Up(ctx context.Context, db *sql.DB, o Options) (applied []string, err error
 	if err != nil {
 		return nil, err
 	}
-	results, err := p.Up(ctx)
+	var results []*goose.MigrationResult
+	err = locked(ctx, db, func() error {
+		results, err = p.Up(ctx)
+		return err
+	})
 	var partial *goose.PartialError
 	if errors.As(err, &partial) {
 		results = partial.Applied
@@ -78,7 +83,6 @@ func provider(db *sql.DB, o Options) (*goose.Provider, error) {
 		goose.WithStore(store),
 		goose.WithDisableGlobalRegistry(true),
 		goose.WithAllowOutofOrder(true), // the outbox table may come after later steps
-		goose.WithSessionLocker(locker{}),
 	}
 	if !o.Outbox {
 		options = append(options, goose.WithExcludeNames([]string{outboxFile}))
@@ -105,14 +109,24 @@ func hint(err error) error {
 	return err
 }
 
-// locker keeps several processes from migrating one schema at once.
-type locker struct{}
-
-// lockSQL names the lock. SHA2, because MySQL 9.6 dropped SHA1 from the server.
 const lockSQL = "CONCAT('rowferry:', LEFT(SHA2(CONCAT('migrate:', COALESCE(DATABASE(), '')), 256), 40))"
 
-// SessionLock implements lock.SessionLocker.
-func (locker) SessionLock(ctx context.Context, conn *sql.Conn) error {
+// locked keeps several processes from migrating one schema at once. The locks of
+// goose come too late: it has looked at its table before it takes one
+// (TestUpByManyAtOnce). The pool must have a second connection.
+func locked(ctx context.Context, db *sql.DB, do func() error) (err error) {
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return fmt.Errorf("connecting: %w", err)
+	}
+	defer func() { // the session is not given back: it may hold the lock and lives longer than others
+		if drop := conn.Raw(func(any) error { return driver.ErrBadConn }); !errors.Is(drop, driver.ErrBadConn) && !errors.Is(drop, sql.ErrConnDone) {
+			err = errors.Join(err, drop)
+		}
+	}()
+	if _, err := conn.ExecContext(ctx, "SET SESSION wait_timeout = 600"); err != nil {
+		return fmt.Errorf("setting up the lock's session: %w", err)
+	}
 	var got sql.NullBool
 	if err := conn.QueryRowContext(ctx, "SELECT GET_LOCK("+lockSQL+", 10)").Scan(&got); err != nil {
 		return fmt.Errorf("waiting for other migrations: %w", err)
@@ -120,13 +134,7 @@ func (locker) SessionLock(ctx context.Context, conn *sql.Conn) error {
 	if !got.Bool {
 		return errors.New("another process has been migrating this schema for 10 seconds")
 	}
-	return nil
-}
-
-// SessionUnlock implements lock.SessionLocker.
-func (locker) SessionUnlock(ctx context.Context, conn *sql.Conn) error {
-	_, err := conn.ExecContext(ctx, "DO RELEASE_LOCK("+lockSQL+")")
-	return err
+	return do()
 }
 
 // Status returns all steps, in order. It changes nothing.
