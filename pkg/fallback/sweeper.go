@@ -30,6 +30,8 @@ type Rows interface {
 
 // Engine sends what the sweep has found.
 type Engine interface {
+	// BeginPass begins a pass; within one the engine keeps the order of each key.
+	BeginPass()
 	Reserve(table outbox.Table, ids []string) []string
 	Unreserve(table outbox.Table, ids []string)
 	Submit(ctx context.Context, events []*outbox.Event, token string) (outbox.Tally, error)
@@ -143,6 +145,7 @@ func (s *Sweeper) Pass(ctx context.Context) (outbox.Tally, error) {
 	s.pass.Lock()
 	defer s.pass.Unlock()
 	start := time.Now()
+	s.cfg.Engine.BeginPass()
 	p := pass{s: s}
 	var errs []error
 	for _, t := range s.cfg.Tables {

@@ -96,7 +96,7 @@ type Config struct {
 }
 
 // Engine carries events from both paths through their lanes. Make it with New,
-// start it with Run; Accept, Fence, Reserve and Submit work while Run does.
+// start it with Run; Accept, Fence, BeginPass, Reserve and Submit work while Run does.
 type Engine struct {
 	cfg    Config
 	log    zerolog.Logger
@@ -106,6 +106,7 @@ type Engine struct {
 	marks  *queue[settlement]
 	fence  fence
 	seq    atomic.Uint64 // counter part of outbox_seq
+	pass   atomic.Uint64 // of the sweep
 	group  errgroup.Group
 	work   context.Context // ends when lanes and router must stop
 	stop   context.CancelCauseFunc
@@ -144,6 +145,7 @@ func New(cfg Config) *Engine {
 		drainStarted: make(chan struct{}),
 	}
 	e.fence.init(cfg.LastFence)
+	e.BeginPass() // 0 means that no row has gone back yet
 	e.work, e.stop = context.WithCancelCause(context.Background())
 	return e
 }

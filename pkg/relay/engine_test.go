@@ -304,6 +304,48 @@ func TestSweptRowIsReleasedByAnOutageAndTheTailSendsIt(t *testing.T) {
 	}
 }
 
+func TestSweepKeepsOrderWhenRowsGoBack(t *testing.T) {
+	var sends atomic.Int64
+	r := start(t, func(_ *Config, r *rig) {
+		r.sink.answer = func(string, int, []string) error {
+			if sends.Add(1) == 1 {
+				return errAway // a broker that is busy for a moment
+			}
+			return nil
+		}
+	})
+	submit := func(from, to int) outbox.Tally {
+		t.Helper()
+		var ids []string
+		var events []*outbox.Event
+		for i := from; i < to; i++ {
+			ids = append(ids, fmt.Sprint(i))
+			events = append(events, event(fmt.Sprintf("%d:a", i)))
+		}
+		r.Reserve(orders, ids)
+		tally, err := r.Submit(t.Context(), events, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tally
+	}
+	r.BeginPass()
+	for page := range 2 {
+		if tally := submit(20*page, 20*page+20); tally.Released != 20 {
+			t.Errorf("page %d: %+v, want all 20 given back", page, tally)
+		}
+	}
+	r.BeginPass()
+	if tally := submit(0, 40); tally.Sent != 40 {
+		t.Errorf("the next pass: %+v, want all 40 sent", tally)
+	}
+	for i, id := range r.sink.all() {
+		if id != fmt.Sprint(i) {
+			t.Fatalf("stored %v", r.sink.all())
+		}
+	}
+}
+
 func TestFenceProvesWhatTheTailHasPassed(t *testing.T) {
 	r := start(t, nil)
 	r.src.push("1:a")

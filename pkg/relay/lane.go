@@ -14,10 +14,13 @@ import (
 // repeated until it is settled before the next one goes. Otherwise a retried
 // event arrives behind its successors. Shown by TestLaneKeepsOrderThroughFailures.
 type lane struct {
-	topic   string
-	index   int
-	queue   *queue[*item]
-	failure string // reason of the newest failed attempt; used by the lane's goroutine only
+	topic string
+	index int
+	queue *queue[*item]
+
+	// Used by the lane's goroutine only.
+	failure  string // reason of the newest failed attempt
+	gaveBack uint64 // the pass of the sweep in which a row went back last
 }
 
 func (l *lane) String() string { return l.topic + "/" + strconv.Itoa(l.index) }
@@ -51,7 +54,7 @@ func (e *Engine) batchLen(items []*item) int {
 func (e *Engine) deliver(ctx context.Context, l *lane, items []*item) {
 	pause := newBackOff(50*time.Millisecond, 5*time.Second)
 	for len(items) > 0 && ctx.Err() == nil {
-		if items = e.dropStale(items); len(items) == 0 {
+		if items = e.dropStale(l, items); len(items) == 0 {
 			return
 		}
 		err := e.trySend(ctx, l, items)
@@ -116,18 +119,34 @@ func (e *Engine) trySend(ctx context.Context, l *lane, items []*item) error {
 	return e.send(ctx, l, items)
 }
 
-// dropStale gives up claimed rows whose lease is about to end: another poller
-// may take them any moment.
-func (e *Engine) dropStale(items []*item) []*item {
+// dropStale gives up claimed rows whose lease is about to end, since another
+// poller may take them any moment, and rows of the sweep behind one that went
+// back in the same pass.
+//
+// What must hold: of two rows of a key that one pass found, the second is not sent
+// when the first went back. Otherwise a busy broker reorders a backlog. Shown by
+// TestSweepKeepsOrderWhenRowsGoBack.
+func (e *Engine) dropStale(l *lane, items []*item) []*item {
 	kept := items[:0]
 	for _, it := range items {
-		if it.token != "" && time.Since(it.claimedAt) > e.cfg.Lease*3/4 {
-			e.giveUp(it, "lease")
-			continue
+		switch {
+		case it.token != "" && time.Since(it.claimedAt) > e.cfg.Lease*3/4:
+			e.giveBack(l, it, "lease")
+		case it.origin == outbox.FromSweep && l.gaveBack == it.pass:
+			e.giveUp(it, "predecessor_released")
+		default:
+			kept = append(kept, it)
 		}
-		kept = append(kept, it)
 	}
 	return kept
+}
+
+// giveBack is giveUp for an item of a lane.
+func (e *Engine) giveBack(l *lane, it *item, reason string) {
+	if it.origin == outbox.FromSweep {
+		l.gaveBack = it.pass
+	}
+	e.giveUp(it, reason)
 }
 
 // send makes one attempt and settles the items if it succeeds.
@@ -217,7 +236,7 @@ func (e *Engine) keepWaiting(l *lane, items []*item, reason string) []*item {
 	kept := items[:0]
 	for _, it := range items {
 		if goes(it) {
-			e.giveUp(it, reason)
+			e.giveBack(l, it, reason)
 		} else {
 			kept = append(kept, it)
 		}

@@ -15,6 +15,7 @@ type item struct {
 	origin    outbox.Origin
 	slot      *slot     // nil for the sweep: it moves no position
 	committed time.Time // zero for the sweep
+	pass      uint64    // of the sweep; 0 for the tail
 	token     string    // claim token, for the sweep
 	claimedAt time.Time // when the claim was made, by our clock
 	attempts  int       // unknown errors so far, those recorded in the row among them

@@ -30,6 +30,11 @@ func (w *waiter) settled(s settlement) {
 	}
 }
 
+// BeginPass begins another pass of the sweep. What comes through Submit within one
+// pass keeps the order of each key: once a lane has given a row of it back, it
+// gives back those that follow.
+func (e *Engine) BeginPass() { e.pass.Add(1) }
+
 // Reserve registers rows for the sweep and returns the ids of those that were
 // not in flight. Each reserved row must be given to Submit or Unreserve.
 func (e *Engine) Reserve(table outbox.Table, ids []string) []string {
@@ -66,12 +71,13 @@ func (e *Engine) Submit(ctx context.Context, events []*outbox.Event, token strin
 		return outbox.Tally{}, nil
 	}
 	w := &waiter{left: len(events), done: make(chan struct{})}
+	pass := e.pass.Load()
 	items := make([]*item, len(events))
 	now := time.Now()
 	e.mu.Lock()
 	for i, ev := range events {
 		items[i] = e.reservation(ev)
-		items[i].event, items[i].attempts = ev, ev.Attempts
+		items[i].event, items[i].attempts, items[i].pass = ev, ev.Attempts, pass
 		items[i].token, items[i].claimedAt, items[i].wait = token, now, w
 	}
 	e.count += len(items)

@@ -13,6 +13,7 @@ type topic struct {
 	lanes     []*lane
 	waiting   []*item
 	resolving bool
+	gaveBack  uint64 // the pass of the sweep in which rows that waited here went back
 }
 
 // enterLane puts an item at the end of its lane.
@@ -26,6 +27,11 @@ func (e *Engine) enterLane(it *item) {
 	if it.taken || e.stopped { // taken: the tail has this row now; the sweep's page goes on without it
 		e.mu.Unlock()
 		e.giveUp(it, "taken_over")
+		return
+	}
+	if it.origin == outbox.FromSweep && t.gaveBack == it.pass {
+		e.mu.Unlock()
+		e.giveUp(it, "predecessor_released")
 		return
 	}
 	it.state = inLane
@@ -74,6 +80,9 @@ func (e *Engine) giveUpWaiting(t *topic, err error) bool {
 	for _, it := range waiting {
 		if refused || draining || it.origin == outbox.FromSweep {
 			gone = append(gone, it)
+			if it.origin == outbox.FromSweep && !refused {
+				t.gaveBack = it.pass
+			}
 		} else {
 			t.waiting = append(t.waiting, it)
 		}
