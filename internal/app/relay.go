@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -217,7 +218,7 @@ func (r *Relay) lead(ctx context.Context) error {
 
 // acquire takes the leader lock; nil where none is needed or ctx has ended.
 func (r *Relay) acquire(ctx context.Context) (*leader.Lock, error) {
-	if !r.needsLock() {
+	if !NeedsLock(r.cfg, r.store.Layouts) {
 		return nil, nil
 	}
 	var lock *leader.Lock
@@ -242,24 +243,17 @@ func (r *Relay) tryLock(ctx context.Context) (*leader.Lock, error) {
 	return lock, err
 }
 
-// needsLock applies HA=auto: without a checkpoint in the store there is nothing
+// NeedsLock applies HA=auto: without a checkpoint in the store there is nothing
 // to fence, and pollers with claim columns keep out of each other's way.
-func (r *Relay) needsLock() bool {
-	switch r.cfg.HA {
-	case config.HATrue:
-		return true
-	case config.HAFalse:
-		return false
+func NeedsLock(cfg *config.Config, layouts []*outbox.Layout) bool {
+	switch {
+	case cfg.HA != config.HAAuto:
+		return cfg.HA == config.HATrue
+	case cfg.Mode == config.ModePoll:
+		return slices.ContainsFunc(layouts, func(l *outbox.Layout) bool { return !l.Claims() })
+	default:
+		return cfg.CheckpointStore.Kind == config.StoreMySQL
 	}
-	if r.cfg.Mode == config.ModePoll {
-		for _, l := range r.store.Layouts {
-			if !l.Claims() {
-				return true
-			}
-		}
-		return false
-	}
-	return r.cfg.CheckpointStore.Kind == config.StoreMySQL
 }
 
 // gapFound decides what a lost position means: going on from the present, with a

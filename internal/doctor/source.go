@@ -294,8 +294,8 @@ func (e *exam) checkFilters(ctx context.Context) Check {
 // checkServerID looks for another client of the same id: two of them throw each
 // other off the server, or worse, do not notice.
 func (e *exam) checkServerID(ctx context.Context) Check {
-	id := strconv.FormatUint(uint64(app.ServerID(e.cfg)), 10)
-	fix := fmt.Sprintf("ROWFERRY_SERVER_ID=%d", app.ServerID(e.cfg)%math.MaxUint32+1)
+	id := strconv.FormatUint(uint64(e.cfg.ServerID), 10)
+	fix := fmt.Sprintf("ROWFERRY_SERVER_ID=%d", e.cfg.ServerID%math.MaxUint32+1)
 	if e.source.vars["server_id"] == id {
 		return fail(id+" is the source's own server_id", "a number that no server or replica uses", fix)
 	}
@@ -325,7 +325,7 @@ func (e *exam) judgeTaken(ctx context.Context, id, host, fix string) Check {
 	switch {
 	case err == nil && held:
 		return ok(found + ": the running relay " + e.cfg.Name)
-	case host == "rowferry" && !e.elects():
+	case host == "rowferry" && !app.NeedsLock(e.cfg, e.app.Layouts):
 		return warn(found, "the running relay "+e.cfg.Name+", which cannot be told apart without its leader lock", fix)
 	}
 	return fail(found, "a number that no server or replica uses", fix)

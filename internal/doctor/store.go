@@ -230,19 +230,8 @@ func (e *exam) checkMarkImage(ctx context.Context) Check {
 		e.store.grantRowImage(e.store.account))
 }
 
-// elects applies HA=auto as `run` does.
-func (e *exam) elects() bool {
-	switch {
-	case e.cfg.HA != config.HAAuto:
-		return e.cfg.HA == config.HATrue
-	case e.cfg.Mode == config.ModePoll:
-		return slices.ContainsFunc(e.app.Layouts, func(l *outbox.Layout) bool { return !l.Claims() })
-	}
-	return e.cfg.CheckpointStore.Kind == config.StoreMySQL
-}
-
 func (e *exam) checkLock(ctx context.Context) Check {
-	if !e.elects() {
+	if !app.NeedsLock(e.cfg, e.app.Layouts) {
 		return skipped("ROWFERRY_HA is off here")
 	}
 	holder, held, err := leader.HolderOf(ctx, e.app.DB, e.app.Schema, e.cfg.Name)
