@@ -100,7 +100,7 @@ func (s *stream) gtidEvent(h header, body []byte) error {
 	c := cursor{b: body}
 	c.skip(1)
 	var g gtid
-	g.source.uuid = [16]byte(append(c.take(16), make([]byte, 16)...)[:16])
+	copy(g.source.uuid[:], c.take(16))
 	g.gno = c.little(8)
 	if err := c.err(); err != nil {
 		return err

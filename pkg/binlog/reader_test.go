@@ -144,6 +144,7 @@ type tail struct {
 
 	mu      sync.Mutex
 	cond    chan struct{} // closed and replaced at every batch
+	flushed int           // batches up to the last mark
 	batches []outbox.Batch
 }
 
@@ -233,7 +234,7 @@ func payloads(events []*outbox.Event) []string {
 }
 
 // flush inserts a row that marks the end of what the test did, and returns the
-// events in front of it.
+// events in front of it, from the last mark on.
 func (g *rig) flush(tl *tail) []*outbox.Event {
 	g.t.Helper()
 	return eventsOf(g.flushBatches(tl))
@@ -247,13 +248,9 @@ func (g *rig) flushBatches(tl *tail) []outbox.Batch {
 		return slices.ContainsFunc(b.Events, func(e *outbox.Event) bool { return string(e.Payload) == mark })
 	}
 	batches := tl.await("the mark", func(bs []outbox.Batch) bool { return slices.ContainsFunc(bs, isMark) })
-	batches = batches[:slices.IndexFunc(batches, isMark)]
-	out := make([]outbox.Batch, 0, len(batches))
-	for _, b := range batches {
-		b.Events = slices.DeleteFunc(slices.Clone(b.Events), func(e *outbox.Event) bool { return e.Type == "mark" })
-		out = append(out, b)
-	}
-	return out
+	end := slices.IndexFunc(batches, isMark)
+	batches, tl.flushed = batches[tl.flushed:end], end+1
+	return batches
 }
 
 func (tl *tail) stop() {
