@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"errors"
@@ -8,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rs/zerolog"
 
 	"github.com/rowferry/rowferry/internal/testservers"
 	"github.com/rowferry/rowferry/pkg/outbox"
@@ -358,4 +361,26 @@ func TestRecordEndsWithItsContext(t *testing.T) {
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Fatalf("%v, want canceled", err)
 	}
+}
+
+// TestRowsThatCannotBeMarkedAreLoud: the layout takes "pending" for PENDING, a
+// column with a binary collation does not.
+func TestRowsThatCannotBeMarkedAreLoud(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *testservers.DB) {
+		f := setUp(t, s, "CREATE TABLE outbox (id BIGINT PRIMARY KEY, payload TEXT, status VARCHAR(9) COLLATE utf8mb4_bin)", Options{})
+		f.exec("INSERT INTO outbox VALUES (1, 'x', 'pending'), (2, 'x', 'PENDING')")
+		var log bytes.Buffer
+		f.log = zerolog.New(&log)
+		for range 3 {
+			f.record(f.outcomes(outbox.OutcomeSent, "1", "2")...)
+		}
+		if n := strings.Count(log.String(), "rows cannot be marked"); n != 1 {
+			t.Fatalf("said %d times:\n%s", n, log.String())
+		}
+		f.exec("DELETE FROM outbox WHERE id = 1")
+		f.record(f.outcomes(outbox.OutcomeSent, "1", "2")...) // gone, and SENT already
+		if !strings.Contains(log.String(), "can be marked as sent again") {
+			t.Fatalf("the end was not said:\n%s", log.String())
+		}
+	})
 }
