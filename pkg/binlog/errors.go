@@ -1,7 +1,6 @@
 package binlog
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -142,9 +141,6 @@ func cut(s string) string {
 	}
 	return s
 }
-
-// isEnd reports errors that only say that the caller wanted the end.
-func isEnd(ctx context.Context) bool { return ctx.Err() != nil }
 
 // errMalformed says that bytes of the stream are not what the format demands.
 var errMalformed = errors.New("malformed binlog event")

@@ -37,7 +37,6 @@ type plan struct {
 // columnPlan is how to read one column.
 type columnPlan struct {
 	role     outbox.Role // NumRoles: none that matters here
-	name     string
 	dataType string
 	real     byte
 	meta     uint16
@@ -48,7 +47,7 @@ type columnPlan struct {
 	zone     *time.Location
 }
 
-// eventRoles are the roles that an event is built from; the others may hold
+// isEventRole tells the roles that an event is built from; the others may hold
 // whatever they like.
 func isEventRole(r outbox.Role) bool {
 	switch r {
@@ -284,7 +283,7 @@ func fitsLength(c outbox.Column, m *tableMap, i int) bool {
 }
 
 func newColumnPlan(role outbox.Role, c outbox.Column, m *tableMap, i int, zone *time.Location) columnPlan {
-	p := columnPlan{role: role, name: c.Name, dataType: c.DataType, meta: m.metas[i], unsigned: c.Unsigned(), zone: zone}
+	p := columnPlan{role: role, dataType: c.DataType, meta: m.metas[i], unsigned: c.Unsigned(), zone: zone}
 	p.real, _ = realType(m.types[i], m.metas[i])
 	switch c.DataType {
 	case "enum", "set":

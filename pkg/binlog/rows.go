@@ -4,10 +4,8 @@ import (
 	"bytes"
 	"fmt"
 
-	gomysql "github.com/go-mysql-org/go-mysql/mysql"
-	"github.com/go-mysql-org/go-mysql/replication"
-
 	my "github.com/go-mysql-org/go-mysql/mysql"
+	"github.com/go-mysql-org/go-mysql/replication"
 
 	"github.com/rowferry/rowferry/pkg/outbox"
 )
@@ -115,7 +113,7 @@ func inflate(b []byte) (out []byte, err error) {
 	if size := bigEndian(b[1 : 1+b[0]&7]); size > uint64(len(b))*1100 {
 		return nil, malformed("%d compressed bytes cannot hold %d", len(b), size)
 	}
-	return gomysql.DecompressMariadbData(b)
+	return my.DecompressMariadbData(b)
 }
 
 func (r *rowReader) more() bool { return len(r.rows.b) > 0 && !r.rows.failed }
@@ -228,8 +226,8 @@ func (r *rowReader) unreadable() string {
 	return ""
 }
 
-// statusKnown says whether the image tells the status; pending whether it is that
-// of a row to be sent.
+// status says whether the image tells the status (known), and whether it is that
+// of a row to be sent (pending).
 func (r *rowReader) status() (pending, known bool) {
 	l := r.plan.layout
 	if !l.Has(outbox.RoleStatus) {

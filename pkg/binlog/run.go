@@ -44,13 +44,13 @@ func (r *Reader) Run(ctx context.Context, from string, emit func(context.Context
 	}
 	var try attempts
 	for {
-		before := r.tracker.newest()
+		before, began := r.tracker.newest(), time.Now()
 		err := r.session(ctx, emit)
 		if final(ctx, err) {
 			return err
 		}
-		if r.tracker.newest() != before {
-			try.reset()
+		if r.tracker.newest() != before || time.Since(began) > pauseMax {
+			try = attempts{} // this one worked for a while
 		}
 		if isDoubtful(err) && try.doubtful() {
 			return gap("the same place failed %d times: %s", doubtfulMax, brief(err))
@@ -80,8 +80,6 @@ type attempts struct {
 	doubts int
 	shown  string // text of the failure in the log
 }
-
-func (a *attempts) reset() { a.failed, a.doubts = 0, 0 }
 
 func (a *attempts) doubtful() bool {
 	a.doubts++

@@ -75,6 +75,7 @@ func (s *stream) HandleEvent(ev *replication.BinlogEvent) (err error) {
 func (s *stream) start() {
 	s.started = true
 	s.r.setState(func(st *State) { st.Connected, st.LastError = true, "" })
+	s.r.cfg.Logger.Info().Str("flavor", s.flavor).Str("server", s.server).Msg("reading the binlog")
 	if s.r.cfg.OnConnect != nil {
 		s.r.blocked.Store(true)
 		s.r.cfg.OnConnect()
