@@ -51,6 +51,9 @@ func (s *Store) Close() error { return s.DB.Close() }
 // Learn connects, finds out the zone if that is left to us, and recognises the
 // tables.
 func (s *Store) Learn(ctx context.Context) error {
+	if err := s.checkFormat(ctx); err != nil {
+		return err
+	}
 	if s.Zone == nil {
 		if err := s.learnZone(ctx); err != nil {
 			return err
@@ -75,6 +78,23 @@ func (s *Store) Learn(ctx context.Context) error {
 		s.Layouts = append(s.Layouts, l)
 	}
 	return nil
+}
+
+// checkFormat refuses a server that writes statements to its binlog: inserted rows
+// are not in there, and sessions in READ COMMITTED, as ours, may not write at all.
+func (s *Store) checkFormat(ctx context.Context) error {
+	var logged bool
+	var format string
+	err := s.DB.QueryRowContext(ctx, "SELECT @@GLOBAL.log_bin, @@SESSION.binlog_format").Scan(&logged, &format)
+	if err != nil {
+		return fmt.Errorf("asking the store for its binlog_format: %w", err)
+	}
+	if !logged || format != "STATEMENT" {
+		return nil
+	}
+	s.DB.SetMaxIdleConns(0) // sessions keep the format they began with
+	s.DB.SetMaxIdleConns(storeConns)
+	return errors.New("binlog_format is STATEMENT, so inserted rows are not in the binlog; SET GLOBAL binlog_format=ROW, then reconnect the applications")
 }
 
 // ReadLayout reads the present layout of one table.
