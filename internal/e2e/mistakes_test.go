@@ -5,6 +5,7 @@ import (
 	"hash/fnv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rowferry/rowferry/internal/testservers"
 )
@@ -189,6 +190,16 @@ func TestARelayThatCannotWorkSaysWhyAndGoesOnByItself(t *testing.T) {
 			}
 			f.stopCleanly()
 		})
+	}
+}
+
+func TestSIGTERMEndsARelayThatWaits(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, testservers.SharedMySQL(t), testservers.SharedRocketMQ(t), layoutNone)
+	f := s.start()
+	f.awaitLog("trying again")
+	if code, took := f.stop(); code != 0 || took > 5*time.Second {
+		t.Errorf("SIGTERM ended it with exit code %d after %v", code, took)
 	}
 }
 
