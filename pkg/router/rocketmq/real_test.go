@@ -116,7 +116,7 @@ func TestQueueListIsFrozen(t *testing.T) {
 	_, err := newSink(t, mq.NameServer(), frozen).Lanes(t.Context(), topic)
 	wantError(t, err, outbox.Configuration, "queue_vanished", topic, "queue 3", "rowferry topics refreeze "+topic)
 	// The sink that resolved it before learns it from the broker, for that lane only.
-	wantError(t, s.Send(t.Context(), topic, 3, numbered(topic, 3, 0, 2)), outbox.Configuration, "queue_vanished", "refreeze")
+	wantError(t, s.Send(t.Context(), topic, 3, numbered(topic, 3, 0, 2)), outbox.Configuration, "queue_vanished", "rowferry topics refreeze "+topic)
 	if err := s.Send(t.Context(), topic, 2, numbered(topic, 2, 0, 2)); err != nil {
 		t.Errorf("a lane whose queue is there: %v", err)
 	}

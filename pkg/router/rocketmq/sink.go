@@ -273,9 +273,14 @@ func (s *Sink) judge(err error, n int) *outbox.SendError {
 	return classify(err, n)
 }
 
-// explain looks behind two answers of the library that have several causes.
+// explain names the topic where the broker did not, and looks behind two answers
+// of the library that have several causes.
 func (s *Sink) explain(ctx context.Context, e *outbox.SendError, b *broker, queue *primitive.MessageQueue) error {
 	switch {
+	case e.Reason == "topic_missing":
+		e.Hint = topicMissing(queue.Topic).Hint
+	case e.Reason == "queue_vanished":
+		e.Hint = refreezeHint + " " + queue.Topic
 	case e.Reason == "send_timeout" && !b.answered.Load():
 		e.Hint = "this broker has never answered; a broker that insists on TLS does not answer plain connections (ROWFERRY_ROCKETMQ_TLS)"
 	case e.Err != nil && strings.Contains(e.Err.Error(), "route info not found"):

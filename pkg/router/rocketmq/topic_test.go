@@ -1,11 +1,13 @@
 package rocketmq
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/rowferry/rowferry/pkg/outbox"
@@ -131,4 +133,29 @@ func FuzzQuoteNames(f *testing.F) {
 			t.Fatalf("%q became %q", b, quoteNames(b))
 		}
 	})
+}
+
+// FuzzReadReply: whatever a server sends is an answer or an error.
+func FuzzReadReply(f *testing.F) {
+	f.Add([]byte("\x00\x00\x00\x10\x00\x00\x00\x0b{\"code\":17}b"))
+	f.Add([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"))
+	f.Add([]byte("\x00\x00\x00\x04\x00\xff\xff\xff"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		answer, err := readReply(bytes.NewReader(b))
+		if (answer == nil) == (err == nil) {
+			t.Fatalf("%+v, %v", answer, err)
+		}
+	})
+}
+
+func TestReadReply(t *testing.T) {
+	answer, err := readReply(strings.NewReader("\x00\x00\x00\x10\x00\x00\x00\x0b{\"code\":17}b"))
+	if err != nil || answer.Code != 17 || string(answer.body) != "b" {
+		t.Errorf("%+v, %v", answer, err)
+	}
+	for _, bad := range []string{"", "HTTP/1.1 400 Bad Request", "\x00\x00\x00\x04\x00\xff\xff\xff", "\x7f\xff\xff\xff\x00\x00\x00\x00", "\x00\x00\x00\x05\x00\x00\x00\x01{"} {
+		if answer, err := readReply(strings.NewReader(bad)); err == nil {
+			t.Errorf("%q is an answer: %+v", bad, answer)
+		}
+	}
 }
