@@ -152,11 +152,20 @@ func outcomesOf(batch []settlement) []outbox.Outcome {
 		if s.write {
 			outcomes = append(outcomes, outbox.Outcome{
 				Key: s.item.event.Key(), Kind: s.kind, Token: s.item.token, Reason: s.reason,
-				Backoff: backoffSeconds(s.item.attempts),
+				Backoff: backoffSeconds(s.item.attempts), OrderKey: s.item.orderKey(),
 			})
 		}
 	}
 	return outcomes
+}
+
+// orderKey is the key by which the event is ordered: that of its message, or its
+// aggregate if it never became one.
+func (it *item) orderKey() string {
+	if it.msg != nil {
+		return it.msg.Key
+	}
+	return it.event.AggregateID
 }
 
 // backoffSeconds spaces the attempts on a row: 1, 2, 4 ... 300 s.
