@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"path/filepath"
 	"testing"
@@ -9,27 +10,31 @@ import (
 	"github.com/rowferry/rowferry/internal/testservers"
 )
 
-// life is one life of the relay process, and what the table called SENT when it
-// began.
-type life struct {
-	from time.Time
-	sent map[string]bool
-}
+// life is what the table called SENT when a leadership began.
+type life map[string]bool
 
 // newLife is taken while no relay runs.
 func (s *stage) newLife() life {
 	s.tb.Helper()
-	l := life{sent: map[string]bool{}}
+	l := life{}
 	for _, id := range s.ids("status = 'SENT'") {
-		l.sent[id] = true
+		l[id] = true
 	}
-	l.from = time.Now()
 	return l
 }
 
+// lifeOf counts from 0: outbox_seq begins with the epoch, which each leadership
+// counts up.
+func lifeOf(m testservers.Message) int {
+	var epoch int
+	if _, err := fmt.Sscanf(m.Properties["outbox_seq"], "%08x-", &epoch); err != nil {
+		panic(fmt.Sprintf("outbox_seq %q holds no epoch: %v", m.Properties["outbox_seq"], err))
+	}
+	return epoch - 1
+}
+
 // explainCopies fails for each message that no crash explains: of a row that was
-// SENT before the life in which it was stored began, or a second one of the same
-// life. What it lets pass was sent, but not yet SENT, when the process was killed.
+// SENT before the life that sent it began, or a second one of the same life. What it lets pass was sent, but not yet SENT, when the process was killed.
 func (s *stage) explainCopies(messages []testservers.Message, lives []life) {
 	s.tb.Helper()
 	type inLife struct {
@@ -39,12 +44,9 @@ func (s *stage) explainCopies(messages []testservers.Message, lives []life) {
 	sends := map[inLife]int{}
 	wrong := 0
 	for _, m := range messages {
-		id, n := m.Properties["outbox_id"], 0
-		for n+1 < len(lives) && !m.StoredAt.Before(lives[n+1].from) {
-			n++
-		}
+		id, n := m.Properties["outbox_id"], lifeOf(m)
 		sends[inLife{id, n}]++
-		again := lives[n].sent[id]
+		again := lives[n][id]
 		if !again && sends[inLife{id, n}] == 1 {
 			continue
 		}

@@ -44,7 +44,7 @@ type ferry struct {
 // variable), and does not wait. Its log is printed if the test fails.
 func (s *stage) start(overrides ...string) *ferry {
 	s.tb.Helper()
-	return s.startBinary(raceBinary, overrides...)
+	return s.startBinary(binary(s.tb, raceBinary), overrides...)
 }
 
 // run is start for those that must come up: it returns when the relay relays.
@@ -252,7 +252,7 @@ func runCommand(tb testing.TB, env map[string]string, args ...string) result {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var stdout, stderr bytes.Buffer
-	cmd := exec.CommandContext(ctx, raceBinary, args...)
+	cmd := exec.CommandContext(ctx, binary(tb, raceBinary), args...)
 	cmd.Env = environ(env)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err := cmd.Run()

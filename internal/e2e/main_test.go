@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,20 +12,24 @@ import (
 	"github.com/rowferry/rowferry/internal/testservers"
 )
 
-// raceBinary is the program under test, built once with the race detector.
-var raceBinary string
+func TestMain(m *testing.M) { testservers.Main(m) }
 
-func TestMain(m *testing.M) {
-	var err error
-	if raceBinary, err = build("rowferry-race", "-race"); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+var (
+	// raceBinary is the program under test, with the race detector.
+	raceBinary = sync.OnceValues(func() (string, error) { return build("rowferry-race", "-race") })
+	// plainBinary is the program as it is shipped, for measurements.
+	plainBinary = sync.OnceValues(func() (string, error) { return build("rowferry") })
+)
+
+// binary waits for a build, which is made once.
+func binary(tb testing.TB, build func() (string, error)) string {
+	tb.Helper()
+	path, err := build()
+	if err != nil {
+		tb.Fatal(err)
 	}
-	testservers.Main(m)
+	return path
 }
-
-// plainBinary is the program as it is shipped, for measurements.
-var plainBinary = sync.OnceValues(func() (string, error) { return build("rowferry") })
 
 // build builds the program into a git-ignored folder of the module. It is put in
 // place by a rename, so that another test process may be running an older one.
@@ -32,6 +37,9 @@ func build(name string, flags ...string) (string, error) {
 	root, err := filepath.Abs(filepath.Join("..", ".."))
 	if err != nil {
 		return "", fmt.Errorf("finding the module: %w", err)
+	}
+	if err := noteSources(root); err != nil {
+		return "", err
 	}
 	path := filepath.Join(root, ".servers", "e2e", name)
 	half := fmt.Sprintf("%s.%d", path, os.Getpid())
@@ -42,4 +50,22 @@ func build(name string, flags ...string) (string, error) {
 		return "", fmt.Errorf("building rowferry: %w\n%s", err, out)
 	}
 	return path, os.Rename(half, path)
+}
+
+// noteSources looks at every file that goes into the program. The go command
+// notes what a test has looked at, and does not call a result still valid when
+// one of those files has changed since.
+func noteSources(root string) error {
+	for _, dir := range []string{"cmd", "internal", "pkg", "migrations", "go.mod"} {
+		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, _ fs.DirEntry, err error) error {
+			if err == nil {
+				_, err = os.Stat(path)
+			}
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("looking at the sources: %w", err)
+		}
+	}
+	return nil
 }

@@ -21,11 +21,7 @@ func TestABrokerOutageUnderLoadCostsNothingAndMemoryStaysBounded(t *testing.T) {
 	const drain = 15 * time.Second // the default of DRAIN_TIMEOUT
 	broker := testservers.RocketMQ(t)
 	s := newStage(t, testservers.SharedMySQL(t), broker, layoutPragmatic)
-	binary, err := plainBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := s.startBinary(binary, "OUTBOX_GRACE=1s", "OUTBOX_POLL_INTERVAL=2s")
+	f := s.startBinary(binary(t, plainBinary), "OUTBOX_GRACE=1s", "OUTBOX_POLL_INTERVAL=2s")
 	f.awaitLog(`"message":"relaying"`)
 	l := s.startLoad(300, 4000)
 	l.awaitCommitted(200)
