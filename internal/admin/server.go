@@ -51,11 +51,12 @@ type Server struct {
 // Start binds the address and serves. Its error means that the address cannot be
 // bound, and names it.
 func Start(c Config) (*Server, error) {
-	listener, err := net.Listen("tcp", c.Addr)
+	ctx, cancel := context.WithCancel(context.Background())
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", c.Addr)
 	if err != nil {
+		cancel()
 		return nil, fmt.Errorf("listening for HTTP (ROWFERRY_HTTP_ADDR=%s): %w", c.Addr, err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
 	s := &Server{config: c, addr: listener.Addr(), cancel: cancel, ended: make(chan struct{})}
 	s.http = &http.Server{
 		Handler: s.handler(),
