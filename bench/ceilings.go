@@ -112,7 +112,8 @@ func (b *bench) ledgerCeiling(ctx context.Context) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer conn.Close() //nolint:errcheck // scratch
+	defer conn.Close()                                               //nolint:errcheck // scratch
+	defer conn.ExecContext(ctx, "SET SESSION binlog_row_image=FULL") //nolint:errcheck // the connection goes back to the pool
 	for _, q := range []string{"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", "SET SESSION binlog_row_image=MINIMAL"} {
 		if _, err := conn.ExecContext(ctx, q); err != nil {
 			return 0, err

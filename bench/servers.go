@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 
 	_ "github.com/go-sql-driver/mysql" // the driver of every pool here
@@ -23,6 +24,10 @@ type servers struct {
 }
 
 func startServers(dir string) (*servers, error) {
+	// The tests start RocketMQ for a quick start; here it shall run at full speed.
+	if err := os.Setenv("FERRYTEST_JVM", "-Xms1g -Xmx1g -XX:+UseSerialGC"); err != nil {
+		return nil, err
+	}
 	var l testservers.Launcher
 	mysqld := testservers.DBServer{
 		Flavor: testservers.FlavorMySQL, Dir: filepath.Join(dir, "mysql"), Port: testservers.FreePort(0),

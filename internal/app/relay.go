@@ -415,7 +415,7 @@ func (r *Relay) position(ctx context.Context, reader *binlog.Reader, saved strin
 
 func (r *Relay) engineConfig(s *session, begun checkpoint.Checkpoint, lock *leader.Lock) relay.Config {
 	c := relay.Config{
-		Router: r.router, Sink: r.sink, Checkpoints: r.saved,
+		Router: r.router, Sink: r.sink, Rows: s.ledger, Checkpoints: r.saved,
 		Epoch: begun.Epoch, LastFence: begun.Fence, TokenPrefix: r.owner,
 		InflightMax: int64(r.cfg.InflightMax), InflightBytesMax: int64(r.cfg.InflightBytesMax),
 		SendBatchMax: r.cfg.SendBatchMax, SendBatchBytesMax: int(r.cfg.SendBatchBytesMax),

@@ -40,11 +40,15 @@ type Sink interface {
 	Send(ctx context.Context, topic string, lane int, msgs []*outbox.Message) error
 }
 
-// Ledger writes outcomes down and says what is written.
+// Ledger writes outcomes down.
 type Ledger interface {
 	// Record writes outcomes in one transaction and runs also (which may be nil)
 	// as its last step. Outcomes of rows that somebody keeps locked are returned.
 	Record(ctx context.Context, outcomes []outbox.Outcome, also func(context.Context, *sql.Tx) error) (locked []outbox.Outcome, err error)
+}
+
+// Rows reads the outbox tables by key.
+type Rows interface {
 	// Statuses looks rows up by key; a row that is not there is Missing.
 	Statuses(ctx context.Context, table outbox.Table, ids []string) (map[string]outbox.RowState, error)
 	// Load reads rows by key as events.
@@ -72,6 +76,7 @@ type Config struct {
 	Source      Source // nil: no binlog is read (MODE=poll)
 	Router      Router
 	Sink        Sink
+	Rows        Rows
 	Ledger      Ledger // nil: nothing is written to the table (LEDGER=none)
 	Checkpoints Checkpoints
 	Fences      Fences // nil only where Ledger or Source is nil

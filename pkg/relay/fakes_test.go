@@ -269,7 +269,7 @@ func start(t *testing.T, change func(*Config, *rig)) *rig {
 	t.Helper()
 	r := &rig{src: newScript(), sink: newSink(4), ledger: newLedger(), saved: &memoryCheckpoints{}}
 	cfg := Config{
-		Source: r.src, Router: plainRouter{}, Sink: r.sink, Ledger: r.ledger, Checkpoints: r.saved, Fences: r.src,
+		Source: r.src, Router: plainRouter{}, Sink: r.sink, Rows: r.ledger, Ledger: r.ledger, Checkpoints: r.saved, Fences: r.src,
 		TokenPrefix: "me", InflightMax: 1000, InflightBytesMax: 1 << 20, SendBatchMax: 8, SendBatchBytesMax: 1 << 20,
 		CheckpointInterval: 5 * time.Millisecond, DrainTimeout: 5 * time.Second, Lease: time.Minute, MaxAttempts: 2,
 		SourceLagMax: 10 * time.Second, Grace: time.Second, Logger: zerolog.Nop(),

@@ -27,7 +27,7 @@ func (e *Engine) routeLoop(ctx context.Context) error {
 			return nil // told to stop; what is left stays PENDING
 		}
 		if err := e.routeUnits(ctx, units); err != nil {
-			return nil
+			return err
 		}
 	}
 }
@@ -60,12 +60,9 @@ func (e *Engine) routeUnits(ctx context.Context, units []unit) error {
 // paths from sending one row twice: whoever is registered first has it, and what
 // the other path did before that shows in the look-up.
 func (e *Engine) routeItems(ctx context.Context, items []*item) error {
-	items = e.register(items)
-	if e.cfg.Ledger != nil {
-		var err error
-		if items, err = e.lookUp(ctx, items); err != nil {
-			return err
-		}
+	items, err := e.lookUp(ctx, e.register(items))
+	if err != nil {
+		return err
 	}
 	for _, it := range items {
 		e.dispatch(it)
@@ -95,7 +92,7 @@ func (e *Engine) register(items []*item) []*item {
 // It returns those that are still to be sent, in the same order.
 func (e *Engine) lookUp(ctx context.Context, items []*item) ([]*item, error) {
 	asked := map[outbox.Table][]string{}
-	all := e.fence.outstanding()
+	all := e.cfg.Ledger != nil && e.fence.outstanding()
 	for _, it := range items {
 		if it.event.Deleted {
 			continue // there is no row any more; the image is all there is
@@ -114,11 +111,21 @@ func (e *Engine) lookUp(ctx context.Context, items []*item) ([]*item, error) {
 	kept := items[:0]
 	for _, it := range items {
 		st, ok := states[it.event.Key()]
+		if st.Status == outbox.Missing && e.cfg.Ledger == nil {
+			return nil, unreadable(it.event)
+		}
 		if !ok || e.sendable(it, st) {
 			kept = append(kept, it)
 		}
 	}
 	return e.readByKey(ctx, kept)
+}
+
+// unreadable stops a relay that keeps no ledger: its position is all it has, and
+// passing this event would lose it.
+func unreadable(e *outbox.Event) error {
+	return fmt.Errorf("event %s of %s cannot be read for certain from the binlog (%s), and its row is gone; without a ledger it cannot be left for later (set binlog_row_image=FULL; to go on without the event, set a position behind it)",
+		e.ID, e.Table, e.Unread)
 }
 
 // sendable settles an item that is not to be sent, and reports whether it is.
@@ -145,7 +152,7 @@ func (e *Engine) statuses(ctx context.Context, asked map[outbox.Table][]string) 
 	states := map[outbox.Key]outbox.RowState{}
 	for table, ids := range asked {
 		err := e.insist(ctx, "looking rows up before sending", func() error {
-			got, err := e.cfg.Ledger.Statuses(ctx, table, ids)
+			got, err := e.cfg.Rows.Statuses(ctx, table, ids)
 			for id, st := range got {
 				states[outbox.Key{Table: table, ID: id}] = st
 			}
@@ -170,7 +177,7 @@ func (e *Engine) readByKey(ctx context.Context, items []*item) ([]*item, error) 
 	rows := map[outbox.Key]*outbox.Event{}
 	for table, ids := range unread {
 		err := e.insist(ctx, "reading rows by key", func() error {
-			events, _, err := e.cfg.Ledger.Load(ctx, table, ids)
+			events, _, err := e.cfg.Rows.Load(ctx, table, ids)
 			for _, ev := range events {
 				rows[ev.Key()] = ev
 			}
@@ -184,6 +191,9 @@ func (e *Engine) readByKey(ctx context.Context, items []*item) ([]*item, error) 
 	for _, it := range items {
 		if it.event.Unread != "" {
 			ev := rows[it.event.Key()]
+			if ev == nil && e.cfg.Ledger == nil {
+				return nil, unreadable(it.event)
+			}
 			if ev == nil {
 				e.settle(it, settlement{skipped: "absent"})
 				continue
