@@ -62,10 +62,7 @@ bench: servers ## measure drains and latency beside the ceilings of the same ser
 
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME (20s)
-	@git ls-files '*_test.go' | xargs grep -Ho '^func Fuzz[A-Za-z0-9_]*' | sed 's/:func / /' | while read -r file target; do \
-		echo "== $$target in $$(dirname "$$file")"; \
-		go test "./$$(dirname "$$file")" -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) || exit 1; \
-	done
+	FUZZTIME=$(FUZZTIME) scripts/fuzz
 
 .PHONY: docs
 docs: ## write the generated pages of docs/ again
