@@ -88,7 +88,7 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	defer s.stop()
+	defer s.stop() //nolint:errcheck // the results are written by then
 	b := &bench{o: o, servers: s, binary: binary, dir: dir,
 		results: results{At: time.Now().UTC(), CPUs: runtime.NumCPU(), Go: runtime.Version(), Options: fmt.Sprintf("%+v", o)}}
 	if err := b.measure(ctx); err != nil {

@@ -60,6 +60,27 @@ func (r *relay) stop() error {
 	return r.cmd.Wait()
 }
 
+// awaitReady returns once the process reads the binlog: what is committed before
+// that is not the tail's to carry.
+func (r *relay) awaitReady(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for {
+		resp, err := http.Get("http://" + r.addr + "/readyz")
+		if err == nil {
+			resp.Body.Close() //nolint:errcheck // only the code matters
+			if resp.StatusCode == http.StatusOK {
+				return nil
+			}
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("waiting until rowferry is ready: %w", ctx.Err())
+		}
+	}
+}
+
 // published returns how many events the process has had acknowledged.
 func (r *relay) published() (float64, error) {
 	resp, err := http.Get("http://" + r.addr + "/metrics")

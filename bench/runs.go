@@ -96,6 +96,9 @@ func (b *bench) latency(ctx context.Context) error {
 		return err
 	}
 	defer r.stop() //nolint:errcheck // measured already
+	if err := r.awaitReady(ctx); err != nil {
+		return err
+	}
 	c, err := consumer.Open(ctx, b.servers.nameServer, topic)
 	if err != nil {
 		return err

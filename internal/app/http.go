@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -59,9 +61,14 @@ func (r *Relay) Status() admin.Status {
 func (r *Relay) fillSession(st *admin.Status, s *session) {
 	use := s.engine.Usage()
 	st.Inflight = admin.Inflight{Events: use.Events, Bytes: use.Bytes}
-	for _, lane := range slices.Sorted(keys(use.Failing)) {
-		st.LastError = lane + ": " + use.Failing[lane]
+	wrong := []string{st.LastError}
+	for _, lane := range slices.Sorted(maps.Keys(use.Failing)) {
+		wrong = append(wrong, lane+": "+use.Failing[lane])
 	}
+	if s.reader != nil {
+		wrong = append(wrong, s.reader.State().LastError)
+	}
+	st.LastError = strings.Join(slices.DeleteFunc(wrong, func(s string) bool { return s == "" }), "; ")
 	st.Checkpoint.Epoch = s.epoch
 	if at := s.saved.Load(); at != 0 {
 		st.Checkpoint.AgeSeconds = admin.Seconds(time.Since(time.Unix(0, at)))
@@ -83,18 +90,18 @@ func (r *Relay) fillSession(st *admin.Status, s *session) {
 		st.Source.LagSeconds = admin.Seconds(lag)
 		st.Source.LastEventSeconds = admin.Seconds(time.Since(state.LastEvent))
 	}
-	if state.LastError != "" {
-		st.LastError = state.LastError
-	}
 }
 
 // Ready implements admin.Relay.
 func (r *Relay) Ready() []string {
 	r.mu.Lock()
-	waiting := r.waiting
+	waiting, s := r.waiting, r.current
+	standby := r.standby && r.lastErr == ""
 	r.mu.Unlock()
-	s := r.running()
-	if s == nil {
+	switch {
+	case s == nil && standby:
+		return nil // ready to take over
+	case s == nil:
 		return []string{cmp.Or(waiting, "starting")}
 	}
 	var reasons []string
@@ -106,7 +113,7 @@ func (r *Relay) Ready() []string {
 	use := s.engine.Usage()
 	stuck := time.Since(maxTime(use.LastAck, s.began)) > publishTimeout
 	if use.Events > 0 && len(use.Failing) > 0 && stuck {
-		for _, lane := range slices.Sorted(keys(use.Failing)) {
+		for _, lane := range slices.Sorted(maps.Keys(use.Failing)) {
 			reasons = append(reasons, fmt.Sprintf("nothing could be published for a minute: %s: %s", lane, use.Failing[lane]))
 			break
 		}
@@ -150,10 +157,12 @@ func (r *Relay) pingBroker(ctx context.Context) {
 
 // Sweep implements admin.Relay.
 func (r *Relay) Sweep(ctx context.Context) (outbox.Tally, error) {
-	s := r.running()
+	r.mu.Lock()
+	waiting, s := r.waiting, r.current
+	r.mu.Unlock()
 	switch {
 	case s == nil:
-		return outbox.Tally{}, errors.New("the relay is not relaying: " + r.Ready()[0])
+		return outbox.Tally{}, errors.New("the relay is not relaying: " + cmp.Or(waiting, "starting"))
 	case s.sweeper == nil:
 		return outbox.Tally{}, errors.New("this relay does not sweep: MODE=tail or LEDGER=none")
 	}
@@ -185,16 +194,6 @@ func maxTime(a, b time.Time) time.Time {
 		return a
 	}
 	return b
-}
-
-func keys(m map[string]string) func(func(string) bool) {
-	return func(yield func(string) bool) {
-		for k := range m {
-			if !yield(k) {
-				return
-			}
-		}
-	}
 }
 
 func client(cfg *config.Config) *admin.Client {

@@ -1,0 +1,228 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rowferry/rowferry/internal/config"
+	"github.com/rowferry/rowferry/internal/leader"
+	"github.com/rowferry/rowferry/migrations"
+	"github.com/rowferry/rowferry/pkg/binlog"
+	"github.com/rowferry/rowferry/pkg/checkpoint"
+	"github.com/rowferry/rowferry/pkg/fallback"
+	"github.com/rowferry/rowferry/pkg/ledger"
+	"github.com/rowferry/rowferry/pkg/outbox"
+	"github.com/rowferry/rowferry/pkg/relay"
+)
+
+// session is one life of the engine: from a position to a stop.
+type session struct {
+	engine  *relay.Engine
+	reader  *binlog.Reader // nil with MODE=poll
+	sweeper *fallback.Sweeper
+	ledger  *ledger.Ledger
+	epoch   int64
+	began   time.Time
+	pos     atomic.Pointer[outbox.Position] // the newest saved one
+	saved   atomic.Int64                    // when a position was last saved, in Unix nanoseconds; 0: not yet
+}
+
+// trigger asks for a sweep, where there is one.
+func (s *session) trigger() {
+	if s.sweeper != nil {
+		s.sweeper.Trigger()
+	}
+}
+
+func (r *Relay) session(ctx context.Context, lock *leader.Lock, gap bool) error {
+	begun, ok := r.begin(ctx)
+	if !ok {
+		return nil
+	}
+	s := r.newSession(begun)
+	from := ""
+	if r.cfg.Mode != config.ModePoll {
+		var err error
+		if s.reader, err = NewReader(r.cfg, r.store, func() { s.engine.Verify() }, r.log); err != nil {
+			return err
+		}
+		if from, err = r.position(ctx, s.reader, begun.Position, gap); err != nil || from == "" {
+			return err
+		}
+	}
+	s.build(r, begun, lock)
+	return r.runSession(ctx, s, from)
+}
+
+func (r *Relay) newSession(begun checkpoint.Checkpoint) *session {
+	return &session{epoch: begun.Epoch, began: time.Now(), ledger: ledger.New(r.store.DB, r.store.Layouts, ledger.Options{
+		Name: r.cfg.Name, Schema: r.store.Schema, MaxAttempts: r.cfg.OutboxMaxAttempts, Lease: r.cfg.OutboxLease,
+		Delete: r.kind == config.LedgerDelete, None: r.kind == config.LedgerNone, Logger: r.log,
+	})}
+}
+
+// build makes the engine and the sweep of a session.
+func (s *session) build(r *Relay, begun checkpoint.Checkpoint, lock *leader.Lock) {
+	s.engine = relay.New(r.engineConfig(s, begun, lock))
+	if r.cfg.Mode != config.ModeTail && r.kind != config.LedgerNone {
+		s.sweeper = fallback.New(r.sweeperConfig(s))
+	}
+}
+
+func (r *Relay) runSession(ctx context.Context, s *session, from string) error {
+	sweeping, stopSweeping := context.WithCancel(ctx)
+	var swept sync.WaitGroup
+	if s.sweeper != nil {
+		swept.Go(func() { s.sweeper.Run(sweeping) })
+	}
+	r.mu.Lock()
+	r.current = s
+	r.mu.Unlock()
+	r.setWaiting("")
+	r.log.Info().Str("mode", r.cfg.Mode).Str("ledger", r.kind).Int64("epoch", s.epoch).Str("from", from).Msg("relaying")
+	err := s.engine.Run(ctx, from)
+	stopSweeping()
+	swept.Wait()
+	r.mu.Lock()
+	r.current = nil
+	r.mu.Unlock()
+	r.setWaiting("starting")
+	return err
+}
+
+// begin takes the checkpoint row over. Missing tables are waited for, with the
+// SQL that makes them.
+func (r *Relay) begin(ctx context.Context) (begun checkpoint.Checkpoint, ok bool) {
+	r.setWaiting("the checkpoint store does not answer")
+	told := false
+	ok = r.insist(ctx, "opening the checkpoint", func(ctx context.Context) (err error) {
+		begun, err = r.saved.Begin(ctx, r.owner)
+		if err == nil && r.fences != nil && checkpoints(r.fences) != r.saved {
+			var f checkpoint.Checkpoint
+			f, err = r.fences.Begin(ctx, r.owner)
+			begun.Fence = f.Fence
+		}
+		if errors.Is(err, checkpoint.ErrNoTables) && !told {
+			told = true
+			r.log.Error().Msg("rowferry's own tables are missing; run `rowferry migrate up`, or run the SQL below; looking again every 5 s")
+			_ = migrations.Print(os.Stderr, migrations.Options{}) // a hint only; the log line above says the same
+		}
+		return err
+	})
+	return begun, ok
+}
+
+// position returns where to read from, as text. The position of a first start is
+// saved before the first event is read, so that a crash in between does not turn
+// "now" into a later now.
+func (r *Relay) position(ctx context.Context, reader *binlog.Reader, saved string, gap bool) (string, error) {
+	from := saved
+	first := saved == ""
+	if first {
+		from = string(r.cfg.StartAt)
+	}
+	for gapSeen := gap; ; {
+		if gapSeen {
+			from, first = "now", true
+		}
+		var text string
+		var lost, fenced error
+		if !r.insist(ctx, "finding the position in the binlog", func(ctx context.Context) (err error) {
+			text, err = reader.Resolve(ctx, from)
+			if errors.Is(err, binlog.ErrGap) {
+				lost = err
+				return nil
+			}
+			if err == nil && first {
+				err = r.saved.Save(ctx, text)
+			}
+			if errors.Is(err, outbox.ErrFenced) {
+				fenced, err = err, nil
+			}
+			return err
+		}) {
+			return "", nil
+		}
+		if fenced != nil {
+			return "", fenced
+		}
+		if lost == nil {
+			return text, nil
+		}
+		if gapSeen {
+			return "", lost // the present end cannot be a gap
+		}
+		if err := r.gapFound(lost); err != nil {
+			return "", err
+		}
+		gapSeen = true
+	}
+}
+
+func (r *Relay) engineConfig(s *session, begun checkpoint.Checkpoint, lock *leader.Lock) relay.Config {
+	c := relay.Config{
+		Router: r.router, Sink: r.sink, Rows: s.ledger, Checkpoints: r.saved,
+		Epoch: begun.Epoch, LastFence: begun.Fence, TokenPrefix: r.owner,
+		InflightMax: int64(r.cfg.InflightMax), InflightBytesMax: int64(r.cfg.InflightBytesMax),
+		SendBatchMax: r.cfg.SendBatchMax, SendBatchBytesMax: int(r.cfg.SendBatchBytesMax),
+		CheckpointInterval: r.cfg.CheckpointInterval, DrainTimeout: r.cfg.DrainTimeout,
+		Lease: r.cfg.OutboxLease, MaxAttempts: r.cfg.OutboxMaxAttempts,
+		SourceLagMax: r.cfg.SourceLagMax, Grace: r.cfg.OutboxGrace,
+		Hooks: r.hooks(s), Logger: r.log,
+	}
+	if s.reader != nil {
+		c.Source = s.reader
+		c.Disconnected = disconnected(s.reader)
+	}
+	if r.kind != config.LedgerNone {
+		c.Ledger = s.ledger
+	}
+	if r.fences != nil {
+		c.Fences = r.fences
+	}
+	if lock != nil {
+		c.MaySend = lock.Fresh
+	}
+	return c
+}
+
+// disconnected returns for how long a reader has had no stream. A heartbeat comes
+// every ten seconds, so the answer is at most that much too long.
+func disconnected(reader *binlog.Reader) func() time.Duration {
+	begin := time.Now()
+	return func() time.Duration {
+		state := reader.State()
+		if state.Connected {
+			return 0
+		}
+		if state.LastEvent.IsZero() {
+			return time.Since(begin)
+		}
+		return time.Since(state.LastEvent)
+	}
+}
+
+func (r *Relay) sweeperConfig(s *session) fallback.Config {
+	c := fallback.Config{
+		Rows: newSweepRows(s.ledger, r.store.Layouts), Engine: s.engine, Tables: r.store.Tables(),
+		TokenPrefix: r.owner, PollInterval: r.cfg.OutboxPollInterval, Grace: r.cfg.OutboxGrace,
+		BatchSize: r.cfg.OutboxBatchSize, Passed: r.sweepPassed, Logger: r.log,
+	}
+	if s.reader != nil {
+		c.Tail = s.engine
+	}
+	return c
+}
+
+// sweepPassed counts what a pass did. A pass ends a gap: what the tail could not
+// read has been looked for in the table.
+func (r *Relay) sweepPassed(t outbox.Tally, took time.Duration) {
+	r.meters.swept(t, took)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.gap = false
+}
