@@ -31,6 +31,7 @@ type options struct {
 	duration time.Duration
 	rounds   int
 	out      string
+	profile  string
 }
 
 // figure is one measured number.
@@ -63,6 +64,7 @@ func main() {
 	flag.DurationVar(&o.duration, "duration", 15*time.Second, "length of the latency run")
 	flag.IntVar(&o.rounds, "rounds", 1, "rounds of ceilings and drains, interleaved; medians are shown")
 	flag.StringVar(&o.out, "out", "bench/results", "folder for the raw numbers")
+	flag.StringVar(&o.profile, "profile", "", "folder for CPU profiles of the drains (none: do not profile)")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()

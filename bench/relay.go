@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -52,6 +53,22 @@ func (b *bench) startRelay(ctx context.Context, schema string, env ...string) (*
 	return r, r.cmd.Start()
 }
 
+// profile keeps the CPU profile of the next seconds.
+func (r *relay) profile(file string) error {
+	time.Sleep(300 * time.Millisecond) // until it listens
+	resp, err := http.Get("http://" + r.addr + "/debug/pprof/profile?seconds=4")
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close() //nolint:errcheck // read only
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, resp.Body)
+	return errors.Join(err, f.Close())
+}
+
 // stop drains the process.
 func (r *relay) stop() error {
 	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -81,9 +98,15 @@ func (r *relay) awaitReady(ctx context.Context) error {
 	}
 }
 
+// plain asks for answers that cost the process no compression.
+var plain = http.Client{Transport: &http.Transport{DisableCompression: true}}
+
 // published returns how many events the process has had acknowledged.
-func (r *relay) published() (float64, error) {
-	resp, err := http.Get("http://" + r.addr + "/metrics")
+func (r *relay) published() (float64, error) { return r.metric("rowferry_events_published_total{") }
+
+// metric returns the sum of the series that begin with prefix.
+func (r *relay) metric(prefix string) (float64, error) {
+	resp, err := plain.Get("http://" + r.addr + "/metrics")
 	if err != nil {
 		return 0, err
 	}
@@ -91,7 +114,7 @@ func (r *relay) published() (float64, error) {
 	var sum float64
 	lines := bufio.NewScanner(resp.Body)
 	for lines.Scan() {
-		if line := lines.Text(); strings.HasPrefix(line, "rowferry_events_published_total{") {
+		if line := lines.Text(); strings.HasPrefix(line, prefix) {
 			n, err := strconv.ParseFloat(line[strings.LastIndexByte(line, ' ')+1:], 64)
 			if err != nil {
 				return 0, err

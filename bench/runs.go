@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -52,7 +53,10 @@ func (b *bench) drain(ctx context.Context, ledger string) (float64, error) {
 		return 0, err
 	}
 	defer r.stop() //nolint:errcheck // measured already
-	first, err := r.await(ctx, b.o.rows, 20*time.Millisecond)
+	if b.o.profile != "" {
+		go r.profile(filepath.Join(b.o.profile, ledger+".pprof")) //nolint:errcheck // an aid: it may come too late
+	}
+	first, err := r.await(ctx, b.o.rows, 50*time.Millisecond)
 	if err != nil {
 		return 0, err
 	}
@@ -63,6 +67,19 @@ func (b *bench) drain(ctx context.Context, ledger string) (float64, error) {
 	}
 	took := time.Since(r.started)
 	_, peak, cpu, err := r.usage()
+	for name, prefix := range map[string]string{"send": "rowferry_send_duration_seconds", "mark": "rowferry_mark_duration_seconds"} {
+		sum, err := r.metric(prefix + "_sum")
+		if err != nil {
+			return 0, err
+		}
+		count, err := r.metric(prefix + "_count")
+		if err != nil {
+			return 0, err
+		}
+		if count > 0 {
+			b.results.add(fmt.Sprintf("  mean %s of %.0f rows, %s", name, float64(b.o.rows)/count, ledger), sum/count*1000, "ms")
+		}
+	}
 	b.results.add("  first message after start, "+ledger, float64(first.Sub(r.started).Milliseconds()), "ms")
 	b.results.add("  peak memory draining, "+ledger, peak, "MiB")
 	b.results.add("  CPU a message, "+ledger, float64(cpu.Microseconds())/float64(b.o.rows), "us")

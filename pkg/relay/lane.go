@@ -169,6 +169,9 @@ func (e *Engine) send(ctx context.Context, l *lane, items []*item) error {
 			since = max(0, now.Sub(it.committed))
 		}
 		e.hooks.Published(it.event.Table, l.topic, it.origin, since)
+		// Most of what is in flight under load waits for its mark, for which the key
+		// is enough.
+		it.msg, it.event.Payload, it.event.Headers = nil, nil, nil
 		done[i] = settlement{item: it, kind: outbox.OutcomeSent, write: true}
 	}
 	e.marks.push(done...)
