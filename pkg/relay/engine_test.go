@@ -370,6 +370,31 @@ func TestFenceSaysWhenTheTailIsDown(t *testing.T) {
 	}
 }
 
+// With a grace of 0 every moment would be "no stream for the grace", so that no
+// fence was ever waited for.
+func TestFenceWaitsForAConnectedTailWhateverTheGrace(t *testing.T) {
+	late := make(lateFences, 1)
+	r := start(t, func(c *Config, _ *rig) {
+		c.Disconnected = func() time.Duration { return 0 }
+		c.Grace = 0
+		c.Fences = late
+	})
+	done := make(chan error, 1)
+	go func() { done <- r.Fence(t.Context()) }()
+	r.src.batches <- outbox.Batch{Fence: <-late}
+	if err := <-done; err != nil {
+		t.Fatalf("got %v", err)
+	}
+}
+
+// lateFences come back when the test says so.
+type lateFences chan uint64
+
+func (f lateFences) WriteFence(_ context.Context, n uint64) error {
+	f <- n
+	return nil
+}
+
 type silentFences struct{}
 
 func (silentFences) WriteFence(context.Context, uint64) error { return nil }

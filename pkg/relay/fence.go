@@ -95,8 +95,8 @@ func (e *Engine) writeFence(ctx context.Context) (uint64, error) {
 
 // Verify has every row looked up before it is sent until a fence written now has
 // come back. It is called at the start of each connection of the source, before
-// its first event, and when a sweep without a fence has ended: what comes up to
-// the fence may have been sent by somebody else. It returns at once.
+// its first event, and by a sweep that takes rows without waiting for a fence: what
+// comes up to the fence may have been sent by somebody else. It returns at once.
 func (e *Engine) Verify() {
 	if e.cfg.Ledger == nil || e.cfg.Source == nil {
 		return
@@ -131,6 +131,16 @@ func (e *Engine) Verify() {
 	})
 }
 
+// disconnected reports whether the source has had no stream for Grace. With a Grace
+// of 0 a stream that is there still counts as one.
+func (e *Engine) disconnected() bool {
+	if e.cfg.Disconnected == nil {
+		return false
+	}
+	without := e.cfg.Disconnected()
+	return without > 0 && without >= e.cfg.Grace
+}
+
 // Fence writes a fence and returns when the tail has read it: then everything
 // committed before the call has been seen by the tail. [outbox.ErrTailDown] when the
 // source has had no stream for Grace, or the fence is not back within
@@ -152,7 +162,7 @@ func (e *Engine) Fence(ctx context.Context) error {
 		if seen >= n {
 			return nil
 		}
-		if e.cfg.Disconnected != nil && e.cfg.Disconnected() >= e.cfg.Grace {
+		if e.disconnected() {
 			return fmt.Errorf("%w: no stream for %s", outbox.ErrTailDown, e.cfg.Grace)
 		}
 		if time.Since(start)-(e.budget.blockedFor()-blocked) > e.cfg.SourceLagMax {
