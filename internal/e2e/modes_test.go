@@ -80,14 +80,19 @@ func TestRowsFromBeforeTheFirstStartAreSweptAtTheStart(t *testing.T) {
 }
 
 // What both paths see at the same time goes once: the fence keeps the sweep from
-// rows that the tail is about to send.
+// rows that the tail is about to send. The small budget lets the tail fall behind
+// what the sweep can see, the more so in the transactions of 3,000 rows.
 func TestBothPathsTogetherPublishEachRowOnce(t *testing.T) {
 	for _, grace := range []string{"0s", "1s"} {
 		t.Run(grace, func(t *testing.T) {
 			s := newStage(t, testservers.SharedMySQL(t), testservers.SharedRocketMQ(t), layoutPragmatic)
-			f := s.run("OUTBOX_GRACE="+grace, "OUTBOX_POLL_INTERVAL=200ms")
+			f := s.run("OUTBOX_GRACE="+grace, "OUTBOX_POLL_INTERVAL=200ms", "INFLIGHT_MAX=200")
 			l := s.startLoad(400, 100)
-			l.awaitCommitted(2000)
+			for range 3 {
+				l.awaitCommitted(400)
+				s.insertAtOnce(3000)
+			}
+			l.awaitCommitted(200)
 			l.stop()
 			messages, copies := s.audit()
 			if copies != 0 {
@@ -95,6 +100,19 @@ func TestBothPathsTogetherPublishEachRowOnce(t *testing.T) {
 			}
 			f.stopCleanly()
 		})
+	}
+}
+
+// insertAtOnce commits n rows over ten keys in one transaction.
+func (s *stage) insertAtOnce(n int) {
+	s.tb.Helper()
+	tx, err := s.db.BeginTx(s.tb.Context(), nil)
+	if err != nil {
+		s.tb.Fatal(err)
+	}
+	s.insertMany(tx, n, 10, s.queryInt("SELECT COALESCE(MAX(id), 0) FROM outbox"))
+	if err := tx.Commit(); err != nil {
+		s.tb.Fatal(err)
 	}
 }
 

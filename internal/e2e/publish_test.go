@@ -83,14 +83,7 @@ func TestRowsOfOneStatementAndOfAHugeTransactionArriveInOrder(t *testing.T) {
 		s := newStage(t, server, testservers.SharedRocketMQ(t), layoutPragmatic)
 		f := s.run()
 		s.insertMany(s.db, 500, 10, 0)
-		tx, err := s.db.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.insertMany(tx, huge, 10, 500)
-		if err := tx.Commit(); err != nil {
-			t.Fatal(err)
-		}
+		s.insertAtOnce(huge)
 		begin := time.Now()
 		s.awaitSent()
 		t.Logf("%v from the commit until all are SENT", time.Since(begin).Round(time.Millisecond))
