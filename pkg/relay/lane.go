@@ -245,7 +245,7 @@ func (e *Engine) keepWaiting(l *lane, items []*item, reason string) []*item {
 		}
 	}
 	for _, it := range l.queue.remove(goes) {
-		e.giveUp(it, reason)
+		e.giveBack(l, it, reason)
 	}
 	return kept
 }

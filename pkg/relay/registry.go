@@ -17,7 +17,7 @@ type item struct {
 	committed time.Time // zero for the sweep
 	pass      uint64    // of the sweep; 0 for the tail
 	token     string    // claim token, for the sweep
-	claimedAt time.Time // when the claim was made, by our clock
+	claimedAt time.Time // just before the claim was made, by our clock
 	attempts  int       // unknown errors so far, those recorded in the row among them
 	admitted  int64     // bytes taken from the budget; 0 for the sweep
 
@@ -31,7 +31,7 @@ type item struct {
 type state uint8
 
 const (
-	reserved state = iota // by the sweep: in the registry, not in a lane
+	reserved state = iota // in the registry, not in a lane
 	inLane
 	settled
 )
@@ -45,7 +45,8 @@ const (
 type registry map[outbox.Key]*item
 
 // enter registers a tail item. It returns false when the item has nothing to do
-// but wait for another's outcome: the row is in a lane already.
+// but wait for another's outcome: the row is in a lane already, or the tail itself
+// has it, because a connection that broke within a transaction repeats its start.
 func (r registry) enter(it *item) bool {
 	key := it.event.Key()
 	other := r[key]
@@ -53,7 +54,7 @@ func (r registry) enter(it *item) bool {
 	case other == nil:
 		r[key] = it
 		return true
-	case other.state == reserved:
+	case other.state == reserved && other.origin == outbox.FromSweep:
 		other.taken = true
 		r[key] = it
 		return true
@@ -68,7 +69,10 @@ func (r registry) reserve(key outbox.Key) (*item, bool) {
 	if r[key] != nil {
 		return nil, false
 	}
-	it := &item{event: &outbox.Event{Table: key.Table, ID: key.ID}, origin: outbox.FromSweep, state: reserved}
+	it := &item{
+		event: &outbox.Event{Table: key.Table, ID: key.ID}, origin: outbox.FromSweep, state: reserved,
+		claimedAt: time.Now(), // no later than the claim itself, which comes next
+	}
 	r[key] = it
 	return it, true
 }

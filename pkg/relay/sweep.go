@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"time"
 
 	"github.com/rowferry/rowferry/pkg/outbox"
 )
@@ -73,12 +72,11 @@ func (e *Engine) Submit(ctx context.Context, events []*outbox.Event, token strin
 	w := &waiter{left: len(events), done: make(chan struct{})}
 	pass := e.pass.Load()
 	items := make([]*item, len(events))
-	now := time.Now()
 	e.mu.Lock()
 	for i, ev := range events {
 		items[i] = e.reservation(ev)
 		items[i].event, items[i].attempts, items[i].pass = ev, ev.Attempts, pass
-		items[i].token, items[i].claimedAt, items[i].wait = token, now, w
+		items[i].token, items[i].wait = token, w
 	}
 	e.count += len(items)
 	e.mu.Unlock()
