@@ -94,6 +94,9 @@ func (e *Engine) lookUp(ctx context.Context, items []*item) ([]*item, error) {
 	asked := map[outbox.Table][]string{}
 	all := e.cfg.Ledger != nil && e.fence.outstanding()
 	for _, it := range items {
+		if it.event.Deleted && it.event.Unread != "" {
+			return nil, unreadable(it.event)
+		}
 		if it.event.Deleted {
 			continue // there is no row any more; the image is all there is
 		}
@@ -121,10 +124,11 @@ func (e *Engine) lookUp(ctx context.Context, items []*item) ([]*item, error) {
 	return e.readByKey(ctx, kept)
 }
 
-// unreadable stops a relay that keeps no ledger: its position is all it has, and
-// passing this event would lose it.
+// unreadable stops a relay whose position is all it has for this event: there is
+// no ledger, or the transaction that inserted the row deleted it again. To pass the
+// event would lose it.
 func unreadable(e *outbox.Event) error {
-	return fmt.Errorf("event %s of %s cannot be read for certain from the binlog (%s), and its row is gone; without a ledger it cannot be left for later (set binlog_row_image=FULL; to go on without the event, set a position behind it)",
+	return fmt.Errorf("event %s of %s cannot be read for certain from the binlog (%s), and its row is gone, so it can neither be sent nor left for later (set binlog_row_image=FULL; to go on without the event, set a position behind it)",
 		e.ID, e.Table, e.Unread)
 }
 
