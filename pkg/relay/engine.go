@@ -160,10 +160,10 @@ func New(cfg Config) *Engine {
 // DrainTimeout. It returns nil after a clean drain; otherwise what stopped it,
 // [outbox.ErrFenced] or the source's error among others.
 func (e *Engine) Run(ctx context.Context, from string) error {
-	marking, stopMarking := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopMarking()
-	marked := make(chan error, 1)
-	go func() { marked <- e.orStop(e.markLoop(marking)) }()
+	marking, stopMarking := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer stopMarking(nil)
+	lanesEnded, marked := make(chan struct{}), make(chan error, 1)
+	go func() { marked <- e.orStop(e.markLoop(marking, lanesEnded)) }()
 	e.group.Go(func() error { return e.orStop(e.routeLoop(e.work)) })
 
 	reading, stopReading := context.WithCancel(ctx)
@@ -173,13 +173,20 @@ func (e *Engine) Run(ctx context.Context, from string) error {
 	e.drain()
 	e.stop(errDrained)
 	groupErr := e.waitForLanes()
-	stopMarking() // after the lanes: what they got acknowledged is still recorded
+	close(lanesEnded) // now it is known what was acknowledged; all of that is still recorded
+	late := time.AfterFunc(lastMarks, func() { stopMarking(errMarksLate) })
 	markErr := <-marked
+	late.Stop()
 	if errors.Is(readErr, context.Canceled) {
 		readErr = nil // it was told to stop: by ctx, or because something else failed
 	}
-	return errors.Join(readErr, groupErr, markErr, e.finalSave(ctx))
+	return errors.Join(readErr, groupErr, markErr, context.Cause(marking), e.finalSave(ctx))
 }
+
+// lastMarks bounds the recording of what was acknowledged before the end.
+const lastMarks = 5 * time.Second
+
+var errMarksLate = fmt.Errorf("recording the last outcomes took more than %s; what is not recorded will be sent again", lastMarks)
 
 func (e *Engine) waitForLanes() error {
 	e.mu.Lock()

@@ -52,9 +52,14 @@ func (e *Engine) recordOnly(it *item, kind outbox.OutcomeKind, reason string) {
 	e.marks.push(settlement{item: it, kind: kind, write: true, keep: true, reason: reason})
 }
 
-// markLoop records what became of events and saves positions. It is the only
-// place that does either while the engine runs.
-func (e *Engine) markLoop(ctx context.Context) error {
+// markLoop records what became of events and saves positions, until the lanes have
+// ended and what they left is recorded, or until ctx ends. It is the only place
+// that does either while the engine runs.
+//
+// What must hold: the end of the lanes does not cut short a transaction of the
+// ledger. Otherwise a slow ledger forgets what the broker has acknowledged, and a
+// restart sends it again. Shown by TestAcknowledgedIsRecordedThoughTheDrainTimesOut.
+func (e *Engine) markLoop(ctx context.Context, lanesEnded <-chan struct{}) error {
 	m := &marker{e: e}
 	tick := time.NewTicker(e.cfg.CheckpointInterval)
 	defer tick.Stop()
@@ -62,7 +67,9 @@ func (e *Engine) markLoop(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return m.last(ctx)
+			return nil
+		case <-lanesEnded:
+			return m.markAll(ctx, e.marks.tryTake(nil))
 		case <-tick.C:
 			if err := m.saveAlone(ctx); err != nil {
 				return err
@@ -92,14 +99,6 @@ func (m *marker) markAll(ctx context.Context, batch []settlement) error {
 		batch = batch[n:]
 	}
 	return nil
-}
-
-// last records what was acknowledged before the engine was told to stop.
-func (m *marker) last(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), 5*time.Second,
-		errors.New("recording the last outcomes took more than 5 s"))
-	defer cancel()
-	return m.markAll(ctx, m.e.marks.tryTake(nil))
 }
 
 // mark commits the outcomes of some items, and only then lets go of them.
