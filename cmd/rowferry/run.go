@@ -1,9 +1,14 @@
 package main
 
 import (
+	"runtime/debug"
+	"slices"
+	"strings"
+
 	"github.com/spf13/cobra"
 
 	"github.com/rowferry/rowferry/internal/app"
+	"github.com/rowferry/rowferry/internal/config"
 )
 
 func (c *cli) runCommand() *cobra.Command {
@@ -25,7 +30,20 @@ only mistakes in the environment end the process with exit code 2.`,
 			if err != nil {
 				return usageError{err}
 			}
+			c.limitMemory(cfg)
 			return r.Run(cmd.Context())
 		}),
+	}
+}
+
+// limitMemory tells the collector what the budget of what is in flight implies.
+// Left alone it lets the heap grow to twice what is live, which through an outage
+// is the whole budget; near the limit it collects more often instead. A limit that
+// the operator has set is left alone.
+func (c *cli) limitMemory(cfg *config.Config) {
+	const rest = 32 << 20 // all that is not in flight, in bytes
+	given := func(pair string) bool { return strings.HasPrefix(pair, "GOMEMLIMIT=") }
+	if !slices.ContainsFunc(c.environ, given) {
+		debug.SetMemoryLimit(rest + int64(cfg.InflightBytesMax)*3/2)
 	}
 }
