@@ -170,27 +170,28 @@ func TestStatusCheckpointSweepAndHealthcheckWithAndWithoutARelay(t *testing.T) {
 
 func TestConfigVersionAndHelp(t *testing.T) {
 	t.Parallel()
+	plain := binary(t, plainBinary)
 	env := map[string]string{"SOURCE_DSN": "app:hunter2@tcp(db:3306)/shop", "HTTP_TOKEN": "hunter2", "OUTBOX_GRACE": "7s"}
 	for _, args := range [][]string{{"config", "print"}, {"config", "print", "--json"}} {
-		r := runCommand(t, env, args...)
+		r := runCommand(t, plain, env, args...)
 		expectParts(t, strings.Join(args, " "), r.stdout, "OUTBOX_GRACE", "7s", "environment", "OUTBOX_BATCH_SIZE", "200", "default")
 		if r.code != 0 || strings.Contains(r.stdout+r.stderr, "hunter2") {
 			t.Errorf("%v: exit code %d, or a secret is shown:\n%s", args, r.code, r.stdout)
 		}
 	}
-	expectParts(t, "config docs", runCommand(t, nil, "config", "docs").stdout, "ROWFERRY_SOURCE_DSN", "ROWFERRY_OUTBOX_GRACE", "| ")
-	expectParts(t, "version", runCommand(t, nil, "version").stdout, "rowferry", "go1.")
-	if v := decode[map[string]string](t, runCommand(t, nil, "version", "--json").stdout); v["go"] == "" || v["version"] == "" {
+	expectParts(t, "config docs", runCommand(t, plain, nil, "config", "docs").stdout, "ROWFERRY_SOURCE_DSN", "ROWFERRY_OUTBOX_GRACE", "| ")
+	expectParts(t, "version", runCommand(t, plain, nil, "version").stdout, "rowferry", "go1.")
+	if v := decode[map[string]string](t, runCommand(t, plain, nil, "version", "--json").stdout); v["go"] == "" || v["version"] == "" {
 		t.Errorf("version --json is %v", v)
 	}
 	for _, command := range []string{"run", "tail", "sweep", "status", "doctor", "checkpoint show", "migrate up", "config print", "healthcheck", "version"} {
-		r := runCommand(t, nil, append(strings.Fields(command), "--help")...)
+		r := runCommand(t, plain, nil, append(strings.Fields(command), "--help")...)
 		if r.code != 0 || !strings.Contains(r.stdout, "Examples:") {
 			t.Errorf("%s --help: exit code %d, without an example:\n%s", command, r.code, r.stdout)
 		}
 	}
 	for _, wrong := range [][]string{{"fly"}, {"run", "--fast"}, {"tail", "--limit", "many"}, {"version", "now"}} {
-		if r := runCommand(t, env, wrong...); r.code != 2 || r.stderr == "" {
+		if r := runCommand(t, plain, env, wrong...); r.code != 2 || r.stderr == "" {
 			t.Errorf("%v: exit code %d, want 2 and a reason; stderr %q", wrong, r.code, r.stderr)
 		}
 	}

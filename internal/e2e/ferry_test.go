@@ -215,15 +215,15 @@ func (f *ferry) get(path string) (status int, body string) {
 // httpClient keeps no connections, whose goroutines would outlive the tests.
 var httpClient = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 
-// rssMiB is the resident memory of the process now.
-func (f *ferry) rssMiB() float64 {
+// peakMiB is the most memory that was resident in the life of the process.
+func (f *ferry) peakMiB() float64 {
 	f.tb.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", f.cmd.Process.Pid))
 	if err != nil {
 		f.tb.Fatal(err)
 	}
 	for line := range strings.Lines(string(status)) {
-		if fields := strings.Fields(line); fields[0] == "VmRSS:" {
+		if fields := strings.Fields(line); fields[0] == "VmHWM:" {
 			kib, err := strconv.ParseFloat(fields[1], 64)
 			if err != nil {
 				f.tb.Fatal(err)
@@ -244,15 +244,15 @@ type result struct {
 // command runs a subcommand to its end, with the environment of the stage.
 func (s *stage) command(args []string, overrides ...string) result {
 	s.tb.Helper()
-	return runCommand(s.tb, s.env(overrides...), args...)
+	return runCommand(s.tb, binary(s.tb, raceBinary), s.env(overrides...), args...)
 }
 
-func runCommand(tb testing.TB, env map[string]string, args ...string) result {
+func runCommand(tb testing.TB, binary string, env map[string]string, args ...string) result {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var stdout, stderr bytes.Buffer
-	cmd := exec.CommandContext(ctx, binary(tb, raceBinary), args...)
+	cmd := exec.CommandContext(ctx, binary, args...)
 	cmd.Env = environ(env)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err := cmd.Run()

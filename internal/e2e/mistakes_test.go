@@ -12,7 +12,7 @@ import (
 
 func TestMistakesOfTheEnvironmentAreAllNamedAtOnce(t *testing.T) {
 	t.Parallel()
-	r := runCommand(t, map[string]string{
+	r := runCommand(t, binary(t, plainBinary), map[string]string{
 		"MODE":               "push",
 		"OUTBOX_GRACE":       "thirty",
 		"OUTBOX_BATCH_SIZE":  "0",

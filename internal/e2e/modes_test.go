@@ -66,6 +66,7 @@ func TestTheTailAloneDeliversEverything(t *testing.T) {
 }
 
 func TestRowsFromBeforeTheFirstStartAreSweptAtTheStart(t *testing.T) {
+	t.Parallel()
 	eachFlavour(t, func(t *testing.T, server *testservers.DB) {
 		s := newStage(t, server, testservers.SharedRocketMQ(t), layoutPragmatic)
 		s.insertMany(s.db, 1000, 10, 0)
@@ -119,6 +120,7 @@ func (s *stage) insertAtOnce(n int) {
 // Insert-only tables, read-only accounts: with these two settings the database
 // is only read.
 func TestWithoutLedgerAndWithAFileNothingIsWrittenToTheDatabase(t *testing.T) {
+	t.Parallel()
 	server := testservers.SharedMySQL(t)
 	s := newBareStage(t, server, testservers.SharedRocketMQ(t))
 	s.createTable(layoutDebezium)
@@ -153,6 +155,7 @@ func (s *stage) insertDebezium(key string) string {
 // A habit of users of Debezium: the row is deleted in the transaction that wrote
 // it, and is published all the same.
 func TestADebeziumRowDeletedByItsOwnTransactionIsPublished(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, testservers.SharedMySQL(t), testservers.SharedRocketMQ(t), layoutDebezium)
 	f := s.run()
 	id := s.queryText("SELECT UUID()")

@@ -28,6 +28,7 @@ func eachFlavour(t *testing.T, test func(t *testing.T, server *testservers.DB)) 
 const trickyPayload = "{\"text\": \"Grüße, 船, 🚢\", \"quote\": \"\\\"'`\\\\\"}\r\n\t\x00\x01\x02\x7f end "
 
 func TestACommittedRowIsPublishedOnceAsTheContractSays(t *testing.T) {
+	t.Parallel()
 	eachFlavour(t, func(t *testing.T, server *testservers.DB) {
 		s := newStage(t, server, testservers.SharedRocketMQ(t), layoutRowferry)
 		f := s.run()
@@ -51,6 +52,7 @@ func TestACommittedRowIsPublishedOnceAsTheContractSays(t *testing.T) {
 }
 
 func TestARolledBackRowIsNeverPublished(t *testing.T) {
+	t.Parallel()
 	eachFlavour(t, func(t *testing.T, server *testservers.DB) {
 		s := newStage(t, server, testservers.SharedRocketMQ(t), layoutPragmatic)
 		s.exec("CREATE TABLE unsafe (id INT PRIMARY KEY) ENGINE=MyISAM") // forces the rollback into the binlog
@@ -96,6 +98,7 @@ func TestRowsOfOneStatementAndOfAHugeTransactionArriveInOrder(t *testing.T) {
 }
 
 func TestUpdatesDeletesAndOtherTablesAreNeverPublished(t *testing.T) {
+	t.Parallel()
 	eachFlavour(t, func(t *testing.T, server *testservers.DB) {
 		s := newStage(t, server, testservers.SharedRocketMQ(t), layoutPragmatic)
 		s.exec("CREATE TABLE outbox_archive LIKE outbox")
@@ -120,6 +123,7 @@ func TestUpdatesDeletesAndOtherTablesAreNeverPublished(t *testing.T) {
 // A position that never moved would need binlogs that the server purges; one
 // that moved because of its own saving would never rest.
 func TestTheCheckpointMovesWithOtherTablesAndRestsWhenIdle(t *testing.T) {
+	t.Parallel()
 	eachFlavour(t, func(t *testing.T, server *testservers.DB) {
 		s := newStage(t, server, testservers.SharedRocketMQ(t), layoutPragmatic)
 		s.exec("CREATE TABLE other (id INT PRIMARY KEY AUTO_INCREMENT, v INT)")

@@ -16,6 +16,7 @@ type badRow struct {
 }
 
 func TestARowThatCanNeverGoFailsAtOnceAndAlone(t *testing.T) {
+	t.Parallel()
 	bad := map[string]badRow{
 		"too large":     {payload: strings.Repeat("x", 70_000), reason: "refused: too_large"},
 		"illegal topic": {topic: "no such topic!", reason: "refused: topic_illegal"},
@@ -65,6 +66,7 @@ func (s *stage) insertRow(r badRow) string {
 // The layouts of the literature need no configuration but the DSN and the name
 // servers, also where the table has no room for a reason.
 func TestBothLayoutsOfTheLiteratureWorkWithoutConfiguration(t *testing.T) {
+	t.Parallel()
 	for _, layout := range []string{layoutPragmatic, layoutNumeric} {
 		for _, mode := range []string{"auto", "poll"} {
 			t.Run(layout+"/"+mode, func(t *testing.T) {
