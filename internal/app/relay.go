@@ -42,10 +42,11 @@ type Relay struct {
 	meters *meters
 
 	mu      sync.Mutex
-	waiting string // what the relay waits for before it can work; empty: it works
-	standby bool   // waiting for the leader lock, and nothing is wrong with that
-	kind    string // ledger in force; empty before the tables are known
-	gap     bool   // a position was lost, and not everything since is swept yet
+	waiting string    // what the relay waits for before it can work; empty: it works
+	standby bool      // waiting for the leader lock, and nothing is wrong with that
+	kind    string    // ledger in force; empty before the tables are known
+	gap     bool      // a position was lost, and not everything since is swept yet
+	gapAt   time.Time // before it, rows may lie in the gap
 	current *session
 	lastErr string
 	pingErr string // why no name server answers; empty: one does

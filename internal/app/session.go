@@ -74,6 +74,9 @@ func (s *session) build(r *Relay, begun checkpoint.Checkpoint, lock *leader.Lock
 }
 
 func (r *Relay) runSession(ctx context.Context, s *session, from string) error {
+	r.mu.Lock()
+	r.gapAt = time.Now() // if there is a gap, it ends where this session reads on
+	r.mu.Unlock()
 	sweeping, stopSweeping := context.WithCancel(ctx)
 	var swept sync.WaitGroup
 	if s.sweeper != nil {
@@ -218,11 +221,14 @@ func (r *Relay) sweeperConfig(s *session) fallback.Config {
 	return c
 }
 
-// sweepPassed counts what a pass did. A pass ends a gap: what the tail could not
-// read has been looked for in the table.
-func (r *Relay) sweepPassed(t outbox.Tally, took time.Duration) {
+// sweepPassed counts what a pass did. A gap ends with a pass over whole tables that
+// began one grace after it, when no row from before the gap was too young for it:
+// then what the tail could not read has been looked for.
+func (r *Relay) sweepPassed(t outbox.Tally, took time.Duration, complete bool) {
 	r.meters.swept(t, took)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.gap = false
+	if complete && time.Since(r.gapAt)-took > r.cfg.OutboxGrace {
+		r.gap = false
+	}
 }

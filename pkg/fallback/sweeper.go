@@ -32,6 +32,11 @@ type Rows interface {
 type Engine interface {
 	// BeginPass begins a pass; within one the engine keeps the order of each key.
 	BeginPass()
+	// Passable leaves out what would be given back unsent in this pass.
+	Passable(events []*outbox.Event) []*outbox.Event
+	// Away reports whether rows of this pass went back for want of a broker, and
+	// not for a reason of their topic's own.
+	Away() bool
 	Reserve(table outbox.Table, ids []string) []string
 	Unreserve(table outbox.Table, ids []string)
 	Submit(ctx context.Context, events []*outbox.Event, token string) (outbox.Tally, error)
@@ -57,12 +62,19 @@ type Config struct {
 	PollInterval time.Duration
 	Grace        time.Duration
 	BatchSize    int
-	Passed       func(outbox.Tally, time.Duration) // after each pass; may be nil
-	Logger       zerolog.Logger
+	// Passed is called after each pass; complete says that it came to the end of
+	// every table. It may be nil.
+	Passed func(tally outbox.Tally, took time.Duration, complete bool)
+	Logger zerolog.Logger
 }
 
 // stretchPages is how many pages share one fence.
 const stretchPages = 10
+
+// barrenMax is how many pages in a row may go nowhere, while no broker answers,
+// before a pass lets a table be. More than one, because the oldest rows may all be
+// for the one broker that is away.
+const barrenMax = 10
 
 // Sweeper runs passes: by a timer, and whenever it is triggered.
 type Sweeper struct {
@@ -158,7 +170,7 @@ func (s *Sweeper) Pass(ctx context.Context) (outbox.Tally, error) {
 		s.cfg.Tail.Verify()
 	}
 	if s.cfg.Passed != nil {
-		s.cfg.Passed(p.tally, time.Since(start))
+		s.cfg.Passed(p.tally, time.Since(start), len(errs) == 0 && !p.cut)
 	}
 	if p.tally != (outbox.Tally{}) {
 		s.log.Info().Int("sent", p.tally.Sent).Int("failed", p.tally.Failed).Int("attempts", p.tally.Attempts).
@@ -171,6 +183,8 @@ func (s *Sweeper) Pass(ctx context.Context) (outbox.Tally, error) {
 type pass struct {
 	s        *Sweeper
 	unfenced bool // the tail was down: go on without fences
+	barren   int  // pages in a row of which nothing could be sent
+	cut      bool // a table was not swept to its end
 	tally    outbox.Tally
 }
 
@@ -202,9 +216,12 @@ func (p *pass) sweepTable(ctx context.Context, table outbox.Table) error {
 			return err
 		}
 		for _, ids := range pages {
-			went, err := p.sendPage(ctx, table, ids)
-			if err != nil || !went {
+			if err := p.sendPage(ctx, table, ids); err != nil {
 				return err
+			}
+			if p.barren >= barrenMax && cfg.Engine.Away() {
+				p.cut = true
+				return nil
 			}
 		}
 	}
@@ -234,35 +251,49 @@ func (p *pass) waitForTail(ctx context.Context) error {
 	return nil
 }
 
-// sendPage sends what may be sent of one page. It reports false when the broker
-// takes nothing at all, so that the pass need not ask it again for every page.
-func (p *pass) sendPage(ctx context.Context, table outbox.Table, ids []string) (went bool, err error) {
+// sendPage sends what may be sent of one page.
+//
+// What must hold: a page that goes nowhere does not end the pass while only some
+// topics cannot be sent to. Otherwise their rows, which become the oldest ones, hide
+// all others. Shown by TestDeadTopicHidesNoRows.
+func (p *pass) sendPage(ctx context.Context, table outbox.Table, ids []string) error {
 	cfg := &p.s.cfg
 	free := cfg.Engine.Reserve(table, ids)
 	if len(free) == 0 {
-		return true, nil
+		return nil
 	}
 	token := fmt.Sprintf("%s-%d", cfg.TokenPrefix, p.s.pages.Add(1))
 	events, held, err := p.take(ctx, table, free, token)
 	cfg.Engine.Unreserve(table, notIn(free, events))
 	if err != nil {
-		return false, err
+		return err
 	}
 	if !held {
 		token = ""
 	}
 	tally, err := cfg.Engine.Submit(ctx, events, token)
 	p.tally.Add(tally)
-	nothing := tally.Released > 0 && tally.Sent+tally.Failed+tally.Attempts == 0
-	return !nothing, err
+	if tally.Sent+tally.Failed+tally.Attempts > 0 {
+		p.barren = 0
+	} else {
+		p.barren++
+	}
+	return err
 }
 
-// take claims rows and reads those that it got and that are still to be sent.
+// take claims rows and reads those that it got and that are still to be sent, in
+// the order of ids.
 func (p *pass) take(ctx context.Context, table outbox.Table, ids []string, token string) (events []*outbox.Event, held bool, err error) {
-	claimed, held, err := p.s.cfg.Rows.Claim(ctx, table, ids, token)
+	if p.tally.Released > 0 {
+		if ids, err = p.passable(ctx, table, ids); err != nil || len(ids) == 0 {
+			return nil, false, err
+		}
+	}
+	got, held, err := p.s.cfg.Rows.Claim(ctx, table, ids, token)
 	if err != nil {
 		return nil, false, fmt.Errorf("claiming rows: %w", err)
 	}
+	claimed := inOrder(ids, got)
 	if len(claimed) == 0 {
 		return nil, held, nil
 	}
@@ -276,6 +307,35 @@ func (p *pass) take(ctx context.Context, table outbox.Table, ids []string, token
 		}
 	}
 	return events, held, nil
+}
+
+// passable leaves out the rows that would only be claimed to be given back. It
+// reads them once more than needed, so it is for passes that meet trouble.
+func (p *pass) passable(ctx context.Context, table outbox.Table, ids []string) ([]string, error) {
+	rows, _, err := p.s.cfg.Rows.Load(ctx, table, ids)
+	if err != nil {
+		return nil, fmt.Errorf("reading rows: %w", err)
+	}
+	var passable []string
+	for _, ev := range p.s.cfg.Engine.Passable(rows) {
+		passable = append(passable, ev.ID)
+	}
+	return passable, nil
+}
+
+// inOrder returns got in the order of ids.
+func inOrder(ids, got []string) []string {
+	have := make(map[string]bool, len(got))
+	for _, id := range got {
+		have[id] = true
+	}
+	var ordered []string
+	for _, id := range ids {
+		if have[id] {
+			ordered = append(ordered, id)
+		}
+	}
+	return ordered
 }
 
 // notIn returns the ids that none of the events has.

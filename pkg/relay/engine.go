@@ -112,6 +112,7 @@ type Engine struct {
 	fence  fence
 	seq    atomic.Uint64 // counter part of outbox_seq
 	pass   atomic.Uint64 // of the sweep
+	away   atomic.Uint64 // the pass in which a row went back for want of a broker
 	group  errgroup.Group
 	work   context.Context // ends when lanes and router must stop
 	stop   context.CancelCauseFunc

@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/rowferry/rowferry/pkg/outbox"
@@ -18,9 +19,8 @@ type lane struct {
 	index int
 	queue *queue[*item]
 
-	// Used by the lane's goroutine only.
-	failure  string // reason of the newest failed attempt
-	gaveBack uint64 // the pass of the sweep in which a row went back last
+	failure  string        // reason of the newest failed attempt; for the lane's goroutine only
+	gaveBack atomic.Uint64 // the pass of the sweep in which a row went back last; written by the lane's goroutine
 }
 
 func (l *lane) String() string { return l.topic + "/" + strconv.Itoa(l.index) }
@@ -68,7 +68,7 @@ func (e *Engine) deliver(ctx context.Context, l *lane, items []*item) {
 			}
 		}
 		e.laneFails(l, err)
-		items = e.keepWaiting(l, items, outbox.ReasonOf(err))
+		items = e.keepWaiting(l, items, err)
 		if !e.rest(ctx, retryAfter(err, items, pause.NextBackOff())) {
 			return
 		}
@@ -132,7 +132,7 @@ func (e *Engine) dropStale(l *lane, items []*item) []*item {
 		switch {
 		case it.token != "" && time.Since(it.claimedAt) > e.cfg.Lease*3/4:
 			e.giveBack(l, it, "lease")
-		case it.origin == outbox.FromSweep && l.gaveBack == it.pass:
+		case it.origin == outbox.FromSweep && l.gaveBack.Load() == it.pass:
 			e.giveUp(it, "predecessor_released")
 		default:
 			kept = append(kept, it)
@@ -144,7 +144,7 @@ func (e *Engine) dropStale(l *lane, items []*item) []*item {
 // giveBack is giveUp for an item of a lane.
 func (e *Engine) giveBack(l *lane, it *item, reason string) {
 	if it.origin == outbox.FromSweep {
-		l.gaveBack = it.pass
+		l.gaveBack.Store(it.pass)
 	}
 	e.giveUp(it, reason)
 }
@@ -231,7 +231,8 @@ func (e *Engine) isolate(ctx context.Context, l *lane, items []*item, err error)
 // keepWaiting returns the items that stay in the lane through a failure. Rows of
 // the sweep go back at once, those behind these items too; during a drain
 // everything does.
-func (e *Engine) keepWaiting(l *lane, items []*item, reason string) []*item {
+func (e *Engine) keepWaiting(l *lane, items []*item, err error) []*item {
+	reason := outbox.ReasonOf(err)
 	e.mu.Lock()
 	draining := e.draining
 	e.mu.Unlock()
@@ -239,6 +240,7 @@ func (e *Engine) keepWaiting(l *lane, items []*item, reason string) []*item {
 	kept := items[:0]
 	for _, it := range items {
 		if goes(it) {
+			e.noteAway(it, err)
 			e.giveBack(l, it, reason)
 		} else {
 			kept = append(kept, it)

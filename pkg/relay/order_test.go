@@ -82,3 +82,38 @@ func TestLeaseCountsFromTheReservation(t *testing.T) {
 		t.Fatalf("%+v, %v; stored %v: the lease has run out", tally, err, r.sink.all())
 	}
 }
+
+// What a lane or topic has given back in a pass is passed over for the rest of it,
+// and tried again by the next.
+func TestPassableLeavesOutWhatGaveBackInThisPass(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		away bool
+	}{
+		{errAway, true},
+		{&outbox.SendError{Class: outbox.Configuration, Reason: "topic_missing"}, false},
+	} {
+		r := start(t, func(_ *Config, r *rig) {
+			r.sink.answer = func(string, int, []string) error { return c.err }
+		})
+		r.BeginPass()
+		page := []*outbox.Event{event("2:a"), event("3:a:refuse")}
+		if got := r.Passable(page); len(got) != 2 || r.Away() {
+			t.Fatalf("%d of 2 passable before anything failed; away %t", len(got), r.Away())
+		}
+		r.Reserve(orders, []string{"1"})
+		if tally, err := r.Submit(t.Context(), []*outbox.Event{event("1:a")}, ""); err != nil || tally.Released != 1 {
+			t.Fatalf("%+v, %v", tally, err)
+		}
+		if got := r.Passable(page); len(got) != 1 || got[0].ID != "3" {
+			t.Errorf("%d passable, want only the one that is to be settled as refused", len(got))
+		}
+		if r.Away() != c.away {
+			t.Errorf("after %v, Away is %t", c.err, r.Away())
+		}
+		r.BeginPass()
+		if got := r.Passable(page); len(got) != 2 || r.Away() {
+			t.Errorf("%d of 2 passable in the next pass; away %t", len(got), r.Away())
+		}
+	}
+}

@@ -34,6 +34,44 @@ func (w *waiter) settled(s settlement) {
 // gives back those that follow.
 func (e *Engine) BeginPass() { e.pass.Add(1) }
 
+// Passable returns those of the events that may still go in this pass: the others
+// would be given back unsent, because their lane or topic has given a row back.
+func (e *Engine) Passable(events []*outbox.Event) []*outbox.Event {
+	pass := e.pass.Load()
+	var passable []*outbox.Event
+	for _, ev := range events {
+		msg, err := e.cfg.Router.Route(ev)
+		if err != nil || !e.gaveBack(msg, pass) { // with an error there is something to settle
+			passable = append(passable, ev)
+		}
+	}
+	return passable
+}
+
+// gaveBack reports whether the place of a message has given a row back in a pass.
+func (e *Engine) gaveBack(msg *outbox.Message, pass uint64) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	t := e.topics[msg.Topic]
+	if t == nil {
+		return false
+	}
+	if t.lanes == nil {
+		return t.gaveBack == pass
+	}
+	return t.gaveBack == pass || t.lanes[laneOf(msg.Key, len(t.lanes))].gaveBack.Load() == pass
+}
+
+// Away reports whether rows of this pass went back because no broker took them, for
+// a reason that is not the topic's own.
+func (e *Engine) Away() bool { return e.away.Load() == e.pass.Load() }
+
+func (e *Engine) noteAway(it *item, err error) {
+	if it.origin == outbox.FromSweep && outbox.ClassOf(err) == outbox.Transient {
+		e.away.Store(it.pass)
+	}
+}
+
 // Reserve registers rows for the sweep and returns the ids of those that were
 // not in flight. Each reserved row must be given to Submit or Unreserve.
 func (e *Engine) Reserve(table outbox.Table, ids []string) []string {

@@ -82,6 +82,7 @@ func (e *Engine) giveUpWaiting(t *topic, err error) bool {
 			gone = append(gone, it)
 			if it.origin == outbox.FromSweep && !refused {
 				t.gaveBack = it.pass
+				e.noteAway(it, err)
 			}
 		} else {
 			t.waiting = append(t.waiting, it)
