@@ -182,17 +182,17 @@ func TestOutageCostsNoAttemptAndBlocksAtTheBudget(t *testing.T) {
 }
 
 func TestRowsAlreadySentAreNotSentAgainUntilTheFenceReturns(t *testing.T) {
-	r := start(t, func(_ *Config, r *rig) {
-		r.sink.lanes = 1
-		r.ledger.rows["1"], r.ledger.rows["2"], r.ledger.rows["3"] = outbox.Sent, outbox.Pending, outbox.Failed
-		r.src.onStart = func() { r.Verify() }
-	})
 	b := outbox.Batch{End: outbox.Position{Seq: 1}, Events: []*outbox.Event{
 		event("1:a"), event("2:a"), event("3:a"), event("gone:a"), event("deleted by its own transaction:a"),
 	}}
 	b.Events[4].Deleted = true
-	r.src.seq = 1
-	r.src.batches <- b
+	r := start(t, func(_ *Config, r *rig) {
+		r.sink.lanes = 1
+		r.ledger.rows["1"], r.ledger.rows["2"], r.ledger.rows["3"] = outbox.Sent, outbox.Pending, outbox.Failed
+		r.src.seq = 1
+		r.src.batches <- b // ahead of the fence
+		r.src.onStart = func() { r.Verify() }
+	})
 	eventually(t, "position 1 saved", func() bool { return r.saved.last() == "1" })
 	if got := r.sink.all(); !slices.Equal(got, []string{"2", "deleted by its own transaction"}) {
 		t.Fatalf("stored %v, want row 2 and the one that has no row", got)
