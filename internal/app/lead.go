@@ -91,10 +91,16 @@ func NeedsLock(cfg *config.Config, layouts []*outbox.Layout) bool {
 	}
 }
 
+// everyStatus reports whether all tables say which of their rows are unsent, so that
+// a sweep can find them.
+func everyStatus(layouts []*outbox.Layout) bool {
+	return !slices.ContainsFunc(layouts, func(l *outbox.Layout) bool { return !l.Has(outbox.RoleStatus) })
+}
+
 // gapFound decides what a lost position means: going on from the present, with a
 // sweep of everything PENDING, or the end of the process.
 func (r *Relay) gapFound(err error) error {
-	if r.cfg.OnGap == config.OnGapStop || r.kind == config.LedgerNone {
+	if r.cfg.OnGap == config.OnGapStop || r.kind == config.LedgerNone || !everyStatus(r.store.Layouts) {
 		return fmt.Errorf("%w; rows committed since may be unsent: look at them, then begin anew: delete this relay's row in rowferry_checkpoint (or its checkpoint file) and say where with ROWFERRY_START_AT", err)
 	}
 	r.mu.Lock()
