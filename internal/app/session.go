@@ -183,6 +183,8 @@ func (r *Relay) engineConfig(s *session, begun checkpoint.Checkpoint, lock *lead
 	}
 	if r.kind != config.LedgerNone {
 		c.Ledger = s.ledger
+	} else {
+		c.Dead = r.deadLetters(s)
 	}
 	if r.fences != nil {
 		c.Fences = r.fences
@@ -191,6 +193,19 @@ func (r *Relay) engineConfig(s *session, begun checkpoint.Checkpoint, lock *lead
 		c.MaySend = lock.Fresh
 	}
 	return c
+}
+
+// deadLetters is where a relay without a ledger records what can never be sent: with
+// its positions, so that nothing else needs to be writable. Nil: nowhere.
+func (r *Relay) deadLetters(s *session) relay.Ledger {
+	switch saved := r.saved.(type) {
+	case *checkpoint.File:
+		return saved
+	case *checkpoint.MySQL:
+		return s.ledger // writes nothing but dead letters
+	default:
+		return nil
+	}
 }
 
 // disconnected returns for how long a reader has had no stream. A heartbeat comes

@@ -1,7 +1,9 @@
 package checkpoint
 
 import (
+	"bytes"
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,13 +12,15 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+
+	"github.com/rowferry/rowferry/pkg/outbox"
 )
 
-// File keeps the checkpoint in a JSON file and the queue lists beside it, in
-// PATH.topics. Files are replaced as a whole and forced to disk, so that a crash
-// leaves the old one or the new one. From Begin to Close it holds a lock on
-// PATH.lock, which ends with the process too. It may be used by several
-// goroutines at once.
+// File keeps the checkpoint in a JSON file and beside it the queue lists, in
+// PATH.topics, and dead letters, in PATH.dead. Files are forced to disk, and the
+// first two replaced as a whole, so that a crash leaves the old one or the new one.
+// From Begin to Close it holds a lock on PATH.lock, which ends with the process
+// too. It may be used by several goroutines at once.
 type File struct {
 	path string
 	name string
@@ -108,6 +112,48 @@ func (f *File) SetPaused(_ context.Context, paused bool) error {
 		_, err := f.change(func(s *stored) { s.Paused = paused })
 		return err
 	})
+}
+
+// deadLetter is a line of PATH.dead.
+type deadLetter struct {
+	Table    string    `json:"table"`
+	ID       string    `json:"id"`
+	OrderKey string    `json:"order_key"`
+	Reason   string    `json:"reason"`
+	At       time.Time `json:"at"`
+}
+
+// Record adds the dead letters among the outcomes to PATH.dead, one JSON object a
+// line, and forces them to disk; other outcomes leave no trace. It is for a relay
+// that keeps no ledger. One that is recorded again, after an error or a restart,
+// has two lines. There is no transaction, so also must be nil.
+func (f *File) Record(_ context.Context, outcomes []outbox.Outcome, also func(context.Context, *sql.Tx) error) ([]outbox.Outcome, error) {
+	if also != nil {
+		return nil, errors.New("a checkpoint file has no transaction to share")
+	}
+	var lines bytes.Buffer
+	for _, o := range outcomes {
+		if o.Kind != outbox.OutcomeFailed {
+			continue
+		}
+		line, err := json.Marshal(deadLetter{o.Key.Table.String(), o.Key.ID, o.OrderKey, o.Reason, time.Now().UTC()})
+		if err != nil {
+			return nil, fmt.Errorf("writing a dead letter: %w", err)
+		}
+		lines.Write(append(line, '\n'))
+	}
+	if lines.Len() == 0 {
+		return nil, nil
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.term.check("writing dead letters to " + f.path + ".dead"); err != nil {
+		return nil, err
+	}
+	if err := appendSynced(f.path+".dead", lines.Bytes()); err != nil {
+		return nil, fmt.Errorf("writing dead letters: %w", err)
+	}
+	return nil, nil
 }
 
 // LoadTopic returns the frozen queue list of a topic, nil if there is none.
@@ -210,8 +256,18 @@ func replaceFile(path string, v any) error {
 	return syncFolder(filepath.Dir(path))
 }
 
-func writeSynced(path string, text []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+func writeSynced(path string, text []byte) error { return write(path, text, os.O_TRUNC) }
+
+// appendSynced adds to a file. The folder is synced too, for the file may be new.
+func appendSynced(path string, text []byte) error {
+	if err := write(path, text, os.O_APPEND); err != nil {
+		return err
+	}
+	return syncFolder(filepath.Dir(path))
+}
+
+func write(path string, text []byte, how int) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|how, 0o600)
 	if err != nil {
 		return err
 	}

@@ -398,6 +398,39 @@ func TestFileIsForOneProcess(t *testing.T) {
 	}
 }
 
+func TestFileKeepsDeadLettersBesideIt(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "checkpoint")
+	f := NewFile(path, "shop")
+	defer f.Close()
+	key := func(id string) outbox.Key {
+		return outbox.Key{Table: outbox.Table{Schema: "shop", Name: "outbox"}, ID: id}
+	}
+	letters := []outbox.Outcome{
+		{Key: key("1"), Kind: outbox.OutcomeSent},
+		{Key: key("2"), Kind: outbox.OutcomeFailed, Reason: "refused: too_large", OrderKey: "cart"},
+	}
+	if _, err := f.Record(t.Context(), letters, nil); !errors.Is(err, outbox.ErrFenced) {
+		t.Fatalf("before Begin: got %v", err)
+	}
+	if _, err := f.Begin(t.Context(), "me"); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := f.Record(t.Context(), letters, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(path + ".dead")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
+	want := `{"table":"shop.outbox","id":"2","order_key":"cart","reason":"refused: too_large","at":"`
+	if len(lines) != 2 || !strings.HasPrefix(lines[0], want) || !strings.HasPrefix(lines[1], want) {
+		t.Errorf("%s.dead holds\n%s", path, text)
+	}
+}
+
 func TestFileOfAnotherNameIsRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
 	a := NewFile(path, "a")

@@ -78,6 +78,7 @@ type Config struct {
 	Sink        Sink
 	Rows        Rows
 	Ledger      Ledger // nil: nothing is written to the table (LEDGER=none)
+	Dead        Ledger // without a Ledger: is given what can never go; nil: that stops the relay
 	Checkpoints Checkpoints
 	Fences      Fences // nil only where Ledger or Source is nil
 	Epoch       int64  // of this leadership; the first part of outbox_seq

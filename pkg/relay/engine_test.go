@@ -476,30 +476,3 @@ func TestIdleRelaySavesNothing(t *testing.T) {
 		t.Fatalf("saved %s because of our own write", got)
 	}
 }
-
-func TestWithoutLedgerThePositionFollowsTheAcknowledgements(t *testing.T) {
-	r := start(t, func(c *Config, _ *rig) { c.Ledger, c.Fences = nil, nil })
-	r.src.push("1:a")
-	r.src.push("2:x:refuse")
-	eventually(t, "position saved", func() bool { return r.saved.last() == "2" })
-}
-
-func TestWithoutLedgerAnUnreadEventIsReadByKeyOrStopsTheRelay(t *testing.T) {
-	r := start(t, func(c *Config, r *rig) {
-		c.Ledger, c.Fences = nil, nil
-		r.ledger.rows["1"] = outbox.Pending
-	})
-	for seq, id := range []string{"1", "gone"} {
-		b := outbox.Batch{End: outbox.Position{Seq: uint64(seq + 1)}, Events: []*outbox.Event{event(id + ":a")}}
-		b.Events[0].Unread = "image"
-		r.src.batches <- b
-		eventually(t, "1 saved", func() bool { return r.saved.last() == "1" })
-	}
-	eventually(t, "stopped", func() bool { return r.work.Err() != nil })
-	if err := r.stop(); err == nil || !strings.Contains(err.Error(), "gone") {
-		t.Fatalf("Run returned %v, want the event that cannot be read", err)
-	}
-	if got := r.saved.last(); got > "1" || !slices.Equal(r.sink.all(), []string{"1"}) {
-		t.Fatalf("position %s, stored %v: the position must stay before the unread event", got, r.sink.all())
-	}
-}

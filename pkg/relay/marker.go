@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/rowferry/rowferry/pkg/outbox"
@@ -120,15 +122,21 @@ func (m *marker) mark(ctx context.Context, batch []settlement) error {
 // into the same transaction: the one behind what was committed before it.
 func (m *marker) record(ctx context.Context, batch []settlement) (map[outbox.Key]bool, error) {
 	e := m.e
-	outcomes := outcomesOf(batch)
-	if len(outcomes) == 0 || e.cfg.Ledger == nil {
+	ledger, outcomes := e.cfg.Ledger, outcomesOf(batch)
+	if ledger == nil {
+		ledger, outcomes = e.cfg.Dead, onlyFailed(outcomes)
+	}
+	if len(outcomes) == 0 {
 		return nil, nil
+	}
+	if ledger == nil {
+		return nil, unrecordable(outcomes[0])
 	}
 	position, also := m.positionDue()
 	var locked []outbox.Outcome
 	start := time.Now()
 	err := e.insist(ctx, "recording outcomes", func() (err error) {
-		locked, err = e.cfg.Ledger.Record(ctx, outcomes, also)
+		locked, err = ledger.Record(ctx, outcomes, also)
 		return err
 	})
 	if err != nil {
@@ -156,6 +164,19 @@ func outcomesOf(batch []settlement) []outbox.Outcome {
 		}
 	}
 	return outcomes
+}
+
+// onlyFailed leaves what must leave a trace even where nothing is written to the
+// table: the position is about to pass these events.
+func onlyFailed(outcomes []outbox.Outcome) []outbox.Outcome {
+	return slices.DeleteFunc(outcomes, func(o outbox.Outcome) bool { return o.Kind != outbox.OutcomeFailed })
+}
+
+// unrecordable stops a relay that has no place for a dead letter: to pass the event
+// would lose it without a trace.
+func unrecordable(o outbox.Outcome) error {
+	return fmt.Errorf("event %s of %s can never be sent (%s), and with this checkpoint store and no ledger there is nowhere to record that (keep the checkpoint in mysql or a file, or drop such events by a routing rule)",
+		o.Key.ID, o.Key.Table, o.Reason)
 }
 
 // orderKey is the key by which the event is ordered: that of its message, or its
@@ -325,7 +346,7 @@ func (e *Engine) observe(s settlement) {
 		e.hooks.Deferred(table, s.deferred)
 	case s.write && s.kind == outbox.OutcomeFailed:
 		e.log.Error().Str("table", table.String()).Str("id", s.item.event.ID).Str("reason", s.reason).
-			Msg("event failed for good; it is kept as FAILED")
+			Msg("event failed for good; it is kept as a dead letter")
 		e.hooks.Failed(table, s.label)
 	}
 	if s.write && e.cfg.Ledger != nil {
