@@ -76,6 +76,9 @@ func (s BrokerServer) conf() string {
 		"storePathRootDir=" + store, "storePathCommitLog=" + filepath.Join(store, "commitlog"),
 		"mappedFileSizeCommitLog=" + strconv.Itoa(64<<20), "maxIndexNum=200000", "maxHashSlotNum=50000",
 		"diskMaxUsedSpaceRatio=99", "transientStorePoolEnable=false",
+		// On a busy machine a send waits longer than the 200 ms after which a broker
+		// says that it is busy; tests of that answer set their own limit.
+		"waitTimeMillsInSendQueue=5000", "osPageCacheBusyTimeOutMills=5000",
 		"timerWheelEnable=false", "reviveQueueNum=1",
 	}, s.Conf...)
 	return strings.Join(lines, "\n") + "\n" // Java's properties: the last of equal keys holds

@@ -348,13 +348,14 @@ func checkComplete(t *testing.T, stored []testservers.Message, counts []int) {
 	t.Logf("%d messages stored, %d of them copies", len(stored), copies)
 }
 
-// TestNotStoredSafely: a broker that must flush within 0 ms says that it did not.
+// TestNotStoredSafely: a master that must have a replica and has none stores each
+// batch and says, after 3 s, that it is not safe.
 func TestNotStoredSafely(t *testing.T) {
 	t.Parallel()
-	mq := testservers.RocketMQ(t, "flushDiskType=SYNC_FLUSH", "syncFlushTimeout=0")
+	mq := testservers.RocketMQ(t, "brokerRole=SYNC_MASTER", "inSyncReplicas=2")
 	topic := mq.Topic(t, 1)
 	retry := newSink(t, mq.NameServer())
-	wantError(t, retry.Send(t.Context(), topic, 0, numbered(topic, 0, 0, 2)), outbox.Transient, "not_stored_safely", "disk flush", "ROWFERRY_ROCKETMQ_NON_OK")
+	wantError(t, retry.Send(t.Context(), topic, 0, numbered(topic, 0, 0, 2)), outbox.Transient, "not_stored_safely", "replica", "ROWFERRY_ROCKETMQ_NON_OK")
 	accept := newSink(t, mq.NameServer(), func(c *Config) { c.NonOK = "accept" })
 	if err := accept.Send(t.Context(), topic, 0, numbered(topic, 0, 2, 2)); err != nil {
 		t.Error(err)
