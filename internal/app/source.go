@@ -19,6 +19,8 @@ func NewReader(cfg *config.Config, s *Store, onConnect func(), log zerolog.Logge
 	if err != nil {
 		return nil, err
 	}
+	kind, err := s.LedgerKind() // an error is for those who write
+	swept := err == nil && cfg.Mode == config.ModeAuto && kind != config.LedgerNone && everyStatus(s.Layouts)
 	layouts := map[outbox.Table]*outbox.Layout{}
 	for _, l := range s.Layouts {
 		layouts[l.Table] = l
@@ -27,6 +29,6 @@ func NewReader(cfg *config.Config, s *Store, onConnect func(), log zerolog.Logge
 		DSN: dsn, ServerID: cfg.ServerID, Layouts: layouts,
 		Reload:     func(ctx context.Context, t outbox.Table) (*outbox.Layout, error) { return s.ReadLayout(ctx, t) },
 		FenceTable: outbox.Table{Schema: s.Schema, Name: CheckpointTable}, FenceName: cfg.Name,
-		OnConnect: onConnect, Logger: log,
+		HoldPrepared: !swept, OnConnect: onConnect, Logger: log,
 	})
 }

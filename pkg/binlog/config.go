@@ -40,6 +40,11 @@ type Config struct {
 	FenceTable outbox.Table // table whose column fence carries our fences; zero: none
 	FenceName  string       // value of its column name in our row
 
+	// HoldPrepared keeps the position before the oldest XA transaction that is prepared
+	// with outbox rows and not decided, so that a restart reads it again. It is for
+	// where nobody else finds such rows.
+	HoldPrepared bool
+
 	BatchEvents     int           // events in one piece of a large transaction; default 1000
 	HeartbeatPeriod time.Duration // of an idle server; default 10 s; silence of 3.5 times that is a dead connection
 

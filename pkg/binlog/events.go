@@ -252,7 +252,8 @@ func (s *stream) prepare(h header, body []byte) error {
 }
 
 // decideXA is the second phase. Rows prepared before this process began to read
-// are unknown; the sweep finds them.
+// are unknown; the sweep finds them, and where there is none, HoldPrepared lets no
+// process begin behind them.
 func (s *stream) decideXA(h header, text string, commit bool) error {
 	x, ok := parseXID(text)
 	if !ok {
