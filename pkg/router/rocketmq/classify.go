@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"regexp"
 	"strconv"
@@ -46,10 +47,17 @@ func classify(err error, n int) *outbox.SendError {
 			Hint: "ROWFERRY_ROCKETMQ_TLS is on, and the other side does not speak TLS"}
 	case errors.As(err, &op) && op.Op == "dial":
 		return transient("broker_unreachable", err, "the name servers give this address for the broker; it must be reachable from here (brokerIP1, listenPort)")
-	case errors.As(err, &op):
+	case errors.As(err, &op), broken(err):
 		return transient("connection_lost", err, "the broker may have stored the batch; it is sent again")
 	}
 	return &outbox.SendError{Class: outbox.Unknown, Reason: "unknown", Err: err}
+}
+
+// broken recognises the ends of a connection that come bare, as those within a TLS
+// handshake do.
+func broken(err error) bool {
+	var network net.Error // a deadline is one, too
+	return errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed)
 }
 
 func transient(reason string, err error, hint string) *outbox.SendError {
