@@ -18,7 +18,7 @@ var errSteppedDown = errors.New("leadership lost")
 // lost or ctx ends.
 func (r *Relay) lead(ctx context.Context) error {
 	lock, err := r.acquire(ctx)
-	if err != nil || ctx.Err() != nil {
+	if err != nil || lock == nil && ctx.Err() != nil {
 		return err
 	}
 	if lock != nil {
@@ -62,8 +62,8 @@ func (r *Relay) acquire(ctx context.Context) (*leader.Lock, error) {
 		lock, err = leader.Acquire(ctx, r.store.DB, r.store.Schema, r.cfg.Name, r.log)
 		return err
 	})
-	if !ok {
-		return nil, nil
+	if !ok && lock != nil { // it came while the process was told to stop
+		return nil, lock.Release(context.WithoutCancel(ctx))
 	}
 	return lock, nil
 }
