@@ -133,6 +133,15 @@ func poison(n int) outbox.Class {
 	return outbox.Unknown
 }
 
+// noMessage is for answers to questions about a topic: no message was part of them,
+// so none may be refused or lose an attempt for them.
+func noMessage(e *outbox.SendError) *outbox.SendError {
+	if e.Class == outbox.Refused || e.Class == outbox.Unknown {
+		e.Class = outbox.Transient
+	}
+	return e
+}
+
 func containsAny(s string, texts []string) bool {
 	for _, t := range texts {
 		if strings.Contains(s, t) {

@@ -96,7 +96,7 @@ func (d *directory) route(ctx context.Context, topic string) (*route, error) {
 		}
 		return nil, topicMissing(topic)
 	}
-	return nil, classifyCode(answer.Code, answer.Remark, 1)
+	return nil, noMessage(classifyCode(answer.Code, answer.Remark, 0))
 }
 
 func noBroker(topic string) *outbox.SendError {
@@ -116,7 +116,7 @@ func (d *directory) masters(ctx context.Context) (map[string]string, error) {
 		return nil, err
 	}
 	if answer.Code != codeSuccess {
-		return nil, classifyCode(answer.Code, answer.Remark, 1)
+		return nil, noMessage(classifyCode(answer.Code, answer.Remark, 0))
 	}
 	var info struct {
 		Brokers map[string]brokerData `json:"brokerAddrTable"`

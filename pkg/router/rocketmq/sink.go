@@ -174,7 +174,7 @@ func (s *Sink) prime(brokerName, topic string) error {
 		return err
 	}
 	if err := b.prime(topic); err != nil {
-		return s.judge(err, 1)
+		return noMessage(s.judge(err, 0))
 	}
 	return nil
 }
