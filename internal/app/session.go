@@ -173,7 +173,7 @@ func (r *Relay) engineConfig(s *session, begun checkpoint.Checkpoint, lock *lead
 		InflightMax: int64(r.cfg.InflightMax), InflightBytesMax: int64(r.cfg.InflightBytesMax),
 		SendBatchMax: r.cfg.SendBatchMax, SendBatchBytesMax: int(r.cfg.SendBatchBytesMax),
 		CheckpointInterval: r.cfg.CheckpointInterval, DrainTimeout: r.cfg.DrainTimeout,
-		Lease: r.cfg.OutboxLease, MaxAttempts: r.cfg.OutboxMaxAttempts,
+		Lease: r.cfg.OutboxLease, SendTimeout: r.cfg.SendTimeout, MaxAttempts: r.cfg.OutboxMaxAttempts,
 		SourceLagMax: r.cfg.SourceLagMax, Grace: r.cfg.OutboxGrace,
 		Hooks: r.hooks(s), Logger: r.log,
 	}

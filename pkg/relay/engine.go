@@ -92,6 +92,7 @@ type Config struct {
 	CheckpointInterval time.Duration
 	DrainTimeout       time.Duration
 	Lease              time.Duration // of a claimed row
+	SendTimeout        time.Duration // the longest that one Send may take
 	MaxAttempts        int
 	SourceLagMax       time.Duration        // a fence not back within this: the tail counts as down
 	Grace              time.Duration        // no stream for this long: the tail counts as down

@@ -127,10 +127,12 @@ func (e *Engine) trySend(ctx context.Context, l *lane, items []*item) error {
 // when the first went back. Otherwise a busy broker reorders a backlog. Shown by
 // TestSweepKeepsOrderWhenRowsGoBack.
 func (e *Engine) dropStale(l *lane, items []*item) []*item {
+	// A send that begins must end, and its mark be made, within the lease.
+	usable := min(e.cfg.Lease*3/4, e.cfg.Lease-e.cfg.SendTimeout)
 	kept := items[:0]
 	for _, it := range items {
 		switch {
-		case it.token != "" && time.Since(it.claimedAt) > e.cfg.Lease*3/4:
+		case it.token != "" && time.Since(it.claimedAt) > usable:
 			e.giveBack(l, it, "lease")
 		case it.origin == outbox.FromSweep && l.gaveBack.Load() == it.pass:
 			e.giveUp(it, "predecessor_released")

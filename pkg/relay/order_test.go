@@ -72,14 +72,19 @@ func TestRowsGivenBackBehindTheTailAreNotOvertakenInTheSamePass(t *testing.T) {
 }
 
 // The lease counts from before the claim was made, however long reading the rows
-// took: then another poller may have the row already.
-func TestLeaseCountsFromTheReservation(t *testing.T) {
-	r := start(t, func(c *Config, _ *rig) { c.Lease = 100 * time.Millisecond })
-	r.Reserve(orders, []string{"1"})
-	time.Sleep(120 * time.Millisecond) // claiming and reading took this long
-	tally, err := r.Submit(t.Context(), []*outbox.Event{event("1:a")}, "me-1")
-	if err != nil || tally.Released != 1 || len(r.sink.all()) != 0 {
-		t.Fatalf("%+v, %v; stored %v: the lease has run out", tally, err, r.sink.all())
+// took, and a send must not outlast it: then another poller may have the row.
+func TestClaimedRowIsNotSentBeyondItsLease(t *testing.T) {
+	for name, timing := range map[string]struct{ lease, send time.Duration }{
+		"run out":           {100 * time.Millisecond, 0},
+		"too short to send": {10 * time.Second, 9900 * time.Millisecond},
+	} {
+		r := start(t, func(c *Config, _ *rig) { c.Lease, c.SendTimeout = timing.lease, timing.send })
+		r.Reserve(orders, []string{"1"})
+		time.Sleep(120 * time.Millisecond) // claiming and reading took this long
+		tally, err := r.Submit(t.Context(), []*outbox.Event{event("1:a")}, "me-1")
+		if err != nil || tally.Released != 1 || len(r.sink.all()) != 0 {
+			t.Errorf("%s: %+v, %v; stored %v", name, tally, err, r.sink.all())
+		}
 	}
 }
 
