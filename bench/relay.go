@@ -157,14 +157,20 @@ func (r *relay) usage() (rssMiB, peakMiB float64, cpu time.Duration, err error) 
 	if err != nil {
 		return 0, 0, 0, err
 	}
+	cpu, err = cpuOf(pid)
+	return kibOf(status, "VmRSS:") / 1024, kibOf(status, "VmHWM:") / 1024, cpu, err
+}
+
+// cpuOf returns the CPU time that a process has used.
+func cpuOf(pid int) (time.Duration, error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return 0, 0, 0, err
+		return 0, err
 	}
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 	user, _ := strconv.Atoi(fields[11]) // proc(5): utime, in ticks of 10 ms
 	system, _ := strconv.Atoi(fields[12])
-	return kibOf(status, "VmRSS:") / 1024, kibOf(status, "VmHWM:") / 1024, time.Duration(user+system) * 10 * time.Millisecond, nil
+	return time.Duration(user+system) * 10 * time.Millisecond, nil
 }
 
 func kibOf(status []byte, name string) float64 {

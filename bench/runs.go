@@ -47,6 +47,10 @@ func (b *bench) drain(ctx context.Context, ledger string) (float64, error) {
 	if err := b.fill(ctx, schema, b.o.rows); err != nil {
 		return 0, err
 	}
+	database, broker, err := b.servers.cpu()
+	if err != nil {
+		return 0, err
+	}
 	r, err := b.startRelay(ctx, schema, "ROWFERRY_LEDGER="+ledger, "ROWFERRY_ROUTE_TOPIC="+topic,
 		"ROWFERRY_START_AT="+strings.ReplaceAll(before, "\n", ""))
 	if err != nil {
@@ -67,6 +71,15 @@ func (b *bench) drain(ctx context.Context, ledger string) (float64, error) {
 	}
 	took := time.Since(r.started)
 	_, peak, cpu, err := r.usage()
+	if err != nil {
+		return 0, err
+	}
+	database2, broker2, err := b.servers.cpu()
+	if err != nil {
+		return 0, err
+	}
+	b.results.add("  CPU a message of the database, "+ledger, float64((database2-database).Microseconds())/float64(b.o.rows), "us")
+	b.results.add("  CPU a message of the broker, "+ledger, float64((broker2-broker).Microseconds())/float64(b.o.rows), "us")
 	for name, prefix := range map[string]string{"send": "rowferry_send_duration_seconds", "mark": "rowferry_mark_duration_seconds"} {
 		sum, err := r.metric(prefix + "_sum")
 		if err != nil {

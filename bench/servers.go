@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	_ "github.com/go-sql-driver/mysql" // the driver of every pool here
 
@@ -57,6 +58,15 @@ func startServers(dir string) (*servers, error) {
 		return nil, errors.Join(err, s.stop())
 	}
 	return s, nil
+}
+
+// cpu returns the CPU time of database and broker so far.
+func (s *servers) cpu() (database, broker time.Duration, err error) {
+	if database, err = cpuOf(s.running[0].PID); err != nil {
+		return 0, 0, err
+	}
+	broker, err = cpuOf(s.running[2].PID)
+	return database, broker, err
 }
 
 func (s *servers) stop() error {
