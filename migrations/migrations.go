@@ -43,10 +43,10 @@ type Options struct {
 
 // Migration is one step and what has become of it.
 type Migration struct {
-	Name    string // of its file
-	Table   string // that it makes
-	Applied bool   // noted as applied by Up
-	Exists  bool   // the table is there, whoever made it
+	Name    string `json:"name"`    // of its file
+	Table   string `json:"table"`   // that it makes
+	Applied bool   `json:"applied"` // noted as applied by Up
+	Exists  bool   `json:"exists"`  // the table is there, whoever made it
 }
 
 // Up applies what is missing in the connection's schema and returns the names of

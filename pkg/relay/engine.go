@@ -160,7 +160,8 @@ func New(cfg Config) *Engine {
 
 // Run relays until ctx ends, then drains: it stops reading, lets the lanes send
 // what they hold, has the outcomes recorded and saves the position, all within
-// DrainTimeout. It returns nil after a clean drain; otherwise what stopped it,
+// DrainTimeout, of which a third is kept for the last two. Only a send that is
+// running when the lanes' time is up is waited for beyond that. It returns nil after a clean drain; otherwise what stopped it,
 // [outbox.ErrFenced] or the source's error among others.
 func (e *Engine) Run(ctx context.Context, from string) error {
 	marking, stopMarking := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -173,23 +174,25 @@ func (e *Engine) Run(ctx context.Context, from string) error {
 	defer stopReading()
 	context.AfterFunc(e.work, stopReading)
 	readErr := e.read(reading, from)
-	e.drain()
+	end := time.Now().Add(e.cfg.DrainTimeout)
+	e.drain(end.Add(-e.cfg.DrainTimeout / 3))
 	e.stop(errDrained)
 	groupErr := e.waitForLanes()
 	close(lanesEnded) // now it is known what was acknowledged; all of that is still recorded
-	late := time.AfterFunc(lastMarks, func() { stopMarking(errMarksLate) })
+	late := time.AfterFunc(leftUntil(end), func() { stopMarking(errMarksLate) })
 	markErr := <-marked
 	late.Stop()
 	if errors.Is(readErr, context.Canceled) {
 		readErr = nil // it was told to stop: by ctx, or because something else failed
 	}
-	return errors.Join(readErr, groupErr, markErr, context.Cause(marking), e.finalSave(ctx))
+	return errors.Join(readErr, groupErr, markErr, context.Cause(marking), e.finalSave(ctx, leftUntil(end)))
 }
 
-// lastMarks bounds the recording of what was acknowledged before the end.
-const lastMarks = 5 * time.Second
+// leftUntil returns the time until end, and a second at least: without any, what
+// was acknowledged would surely be sent again.
+func leftUntil(end time.Time) time.Duration { return max(time.Until(end), time.Second) }
 
-var errMarksLate = fmt.Errorf("recording the last outcomes took more than %s; what is not recorded will be sent again", lastMarks)
+var errMarksLate = errors.New("recording the last outcomes took more than the drain timeout; what is not recorded will be sent again")
 
 func (e *Engine) waitForLanes() error {
 	e.mu.Lock()
@@ -224,12 +227,12 @@ func (e *Engine) read(ctx context.Context, from string) error {
 // drain waits until nothing is in flight or the time is up. Lanes that cannot
 // send give their events up meanwhile: those stay PENDING, and the position
 // stays before them.
-func (e *Engine) drain() {
+func (e *Engine) drain(until time.Time) {
 	e.mu.Lock()
 	e.draining = true
 	e.mu.Unlock()
 	close(e.drainStarted)
-	timer := time.NewTimer(e.cfg.DrainTimeout)
+	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()
 	for {
 		e.mu.Lock()
@@ -252,9 +255,9 @@ func (e *Engine) drain() {
 
 // finalSave saves the position once more, on a context that the shutdown does
 // not cancel. Everybody else who could save has stopped by now.
-func (e *Engine) finalSave(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), 5*time.Second,
-		errors.New("saving the last position took more than 5 s"))
+func (e *Engine) finalSave(ctx context.Context, within time.Duration) error {
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), within,
+		errors.New("the drain timeout has passed"))
 	defer cancel()
 	e.mu.Lock()
 	pos, moved := e.wm.done, e.wm.moved
