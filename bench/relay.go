@@ -47,6 +47,9 @@ func (b *bench) startRelay(ctx context.Context, schema string, env ...string) (*
 	defer log.Close() //nolint:errcheck // the child has its own descriptor
 	r.cmd = exec.Command(b.binary, "run")
 	r.cmd.Env = append(common, env...)
+	if gogc := os.Getenv("GOGC"); gogc != "" {
+		r.cmd.Env = append(r.cmd.Env, "GOGC="+gogc)
+	}
 	r.cmd.Stderr = log
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	r.started = time.Now()

@@ -38,12 +38,18 @@ only mistakes in the environment end the process with exit code 2.`,
 
 // limitMemory tells the collector what the budget of what is in flight implies.
 // Left alone it lets the heap grow to twice what is live, which through an outage
-// is the whole budget; near the limit it collects more often instead. A limit that
-// the operator has set is left alone.
+// is the whole budget; near the limit it collects more often instead. What the
+// operator has set for the collector is left alone.
 func (c *cli) limitMemory(cfg *config.Config) {
 	const rest = 32 << 20 // all that is not in flight, in bytes
-	given := func(pair string) bool { return strings.HasPrefix(pair, "GOMEMLIMIT=") }
-	if !slices.ContainsFunc(c.environ, given) {
+	const growth = 60     // percent; measured in drains: a fifth less memory than 100, for some CPU
+	given := func(name string) bool {
+		return slices.ContainsFunc(c.environ, func(pair string) bool { return strings.HasPrefix(pair, name+"=") })
+	}
+	if !given("GOGC") {
+		debug.SetGCPercent(growth)
+	}
+	if !given("GOMEMLIMIT") {
 		debug.SetMemoryLimit(rest + int64(cfg.InflightBytesMax)*3/2)
 	}
 }
