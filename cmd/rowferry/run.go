@@ -42,7 +42,7 @@ only mistakes in the environment end the process with exit code 2.`,
 // operator has set for the collector is left alone.
 func (c *cli) limitMemory(cfg *config.Config) {
 	const rest = 32 << 20 // all that is not in flight, in bytes
-	const growth = 60     // percent; measured in drains: a fifth less memory than 100, for some CPU
+	const growth = 80     // percent; measured in drains: a tenth less memory than 100
 	given := func(name string) bool {
 		return slices.ContainsFunc(c.environ, func(pair string) bool { return strings.HasPrefix(pair, name+"=") })
 	}
