@@ -70,9 +70,7 @@ func (r *Relay) fillSession(st *admin.Status, s *session) {
 	}
 	st.LastError = strings.Join(slices.DeleteFunc(wrong, func(s string) bool { return s == "" }), "; ")
 	st.Checkpoint.Epoch = s.epoch
-	if at := s.saved.Load(); at != 0 {
-		st.Checkpoint.AgeSeconds = admin.Seconds(time.Since(time.Unix(0, at)))
-	}
+	st.Checkpoint.AgeSeconds = admin.Seconds(s.checkpointAge(use))
 	if pos := s.pos.Load(); pos != nil {
 		st.Checkpoint.Position = fmt.Sprintf("%s:%d", pos.File, pos.Offset)
 	}

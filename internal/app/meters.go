@@ -161,9 +161,7 @@ func (m *meters) poll(r *Relay) {
 	use := s.engine.Usage()
 	m.InflightEvents.Set(float64(use.Events))
 	m.InflightBytes.Set(float64(use.Bytes))
-	if at := s.saved.Load(); at != 0 {
-		m.CheckpointAgeSeconds.Set(time.Since(time.Unix(0, at)).Seconds())
-	}
+	m.CheckpointAgeSeconds.Set(s.checkpointAge(use).Seconds())
 	if s.reader != nil {
 		m.pollReader(s.reader.State())
 	}

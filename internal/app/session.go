@@ -31,6 +31,15 @@ type session struct {
 	saved   atomic.Int64                    // when a position was last saved, in Unix nanoseconds; 0: not yet
 }
 
+// checkpointAge is for how long the saved position has not covered what was read:
+// zero while it does, however long ago it was saved.
+func (s *session) checkpointAge(use relay.Usage) time.Duration {
+	if use.Saved {
+		return 0
+	}
+	return time.Since(maxTime(time.Unix(0, s.saved.Load()), s.began))
+}
+
 // trigger asks for a sweep, where there is one.
 func (s *session) trigger() {
 	if s.sweeper != nil {

@@ -276,6 +276,7 @@ type Usage struct {
 	Events  int64
 	Bytes   int64
 	LastAck time.Time         // zero before the first
+	Saved   bool              // the saved position covers all that was read, but for our own writes
 	Failing map[string]string // topic or topic/lane -> why it cannot be sent to now
 }
 
@@ -286,6 +287,7 @@ func (e *Engine) Usage() Usage {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	u.LastAck = e.lastAck
+	u.Saved = !e.wm.moved && len(e.wm.slots) == 0
 	for t, why := range e.failing {
 		u.Failing[t] = why
 	}

@@ -84,8 +84,12 @@ func TestPositionWaitsForTheMarks(t *testing.T) {
 	if got := r.saved.last(); got != "" {
 		t.Fatalf("position %s saved before the row was marked", got)
 	}
+	if r.Usage().Saved {
+		t.Fatal("the saved position counts as current while a row is unmarked")
+	}
 	close(hold)
 	eventually(t, "position 2 saved", func() bool { return r.saved.last() == "2" })
+	eventually(t, "current", func() bool { return r.Usage().Saved })
 }
 
 func TestLockedRowHoldsThePosition(t *testing.T) {
@@ -474,5 +478,8 @@ func TestIdleRelaySavesNothing(t *testing.T) {
 	time.Sleep(30 * time.Millisecond) // several checkpoint intervals
 	if got := r.saved.last(); got != "" {
 		t.Fatalf("saved %s because of our own write", got)
+	}
+	if !r.Usage().Saved {
+		t.Fatal("an idle relay counts as having something to save")
 	}
 }
