@@ -56,7 +56,10 @@ func (r *Relay) session(ctx context.Context, lock *leader.Lock, gap bool) error 
 	from := ""
 	if r.cfg.Mode != config.ModePoll {
 		var err error
-		if s.reader, err = NewReader(r.cfg, r.store, func() { s.engine.Verify() }, r.log); err != nil {
+		if s.reader, err = NewReader(r.cfg, r.store, ReaderEvents{
+			Connected: func() { s.engine.Verify() },
+			Altered:   s.ledger.SetLayout,
+		}, r.log); err != nil {
 			return err
 		}
 		if from, err = r.position(ctx, s.reader, begun.Position, gap); err != nil || from == "" {

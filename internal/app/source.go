@@ -13,8 +13,14 @@ import (
 // CheckpointTable is the name of the table that holds positions and fences.
 const CheckpointTable = "rowferry_checkpoint"
 
+// ReaderEvents tell what others want to know of a reader; each may be nil.
+type ReaderEvents struct {
+	Connected func()               // before the first event of each connection
+	Altered   func(*outbox.Layout) // a table has another layout now
+}
+
 // NewReader builds the binlog reader over the tables of a store.
-func NewReader(cfg *config.Config, s *Store, onConnect func(), log zerolog.Logger) (*binlog.Reader, error) {
+func NewReader(cfg *config.Config, s *Store, tell ReaderEvents, log zerolog.Logger) (*binlog.Reader, error) {
 	dsn, err := cfg.MySQLConfig(cfg.Source())
 	if err != nil {
 		return nil, err
@@ -27,8 +33,14 @@ func NewReader(cfg *config.Config, s *Store, onConnect func(), log zerolog.Logge
 	}
 	return binlog.New(binlog.Config{
 		DSN: dsn, ServerID: cfg.ServerID, Layouts: layouts,
-		Reload:     func(ctx context.Context, t outbox.Table) (*outbox.Layout, error) { return s.ReadLayout(ctx, t) },
+		Reload: func(ctx context.Context, t outbox.Table) (*outbox.Layout, error) {
+			l, err := s.ReadLayout(ctx, t)
+			if err == nil && tell.Altered != nil {
+				tell.Altered(l)
+			}
+			return l, err
+		},
 		FenceTable: outbox.Table{Schema: s.Schema, Name: CheckpointTable}, FenceName: cfg.Name,
-		HoldPrepared: !swept, OnConnect: onConnect, Logger: log,
+		HoldPrepared: !swept, OnConnect: tell.Connected, Logger: log,
 	})
 }

@@ -41,7 +41,7 @@ func Tail(ctx context.Context, cfg *config.Config, o TailOptions, w io.Writer, l
 	if err != nil {
 		return err
 	}
-	reader, err := NewReader(cfg, store, func() {}, log)
+	reader, err := NewReader(cfg, store, ReaderEvents{}, log)
 	if err != nil {
 		return err
 	}

@@ -92,3 +92,23 @@ func TestBothLayoutsOfTheLiteratureWorkWithoutConfiguration(t *testing.T) {
 		}
 	}
 }
+
+// A table that is altered under a running relay: rows from before and after the
+// change arrive, and what the new column offers is used.
+func TestATableMayBeAlteredUnderARunningRelay(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, testservers.SharedMySQL(t), testservers.SharedRocketMQ(t), layoutPragmatic)
+	f := s.run("MESSAGE_BYTES_MAX=4KiB")
+	good := []string{s.insert("before")}
+	s.awaitSent()
+	s.exec("ALTER TABLE outbox ADD COLUMN last_error VARCHAR(200) NULL FIRST")
+	good = append(good, s.insert("after"))
+	s.awaitSent()
+	s.exec("INSERT INTO outbox (aggregate_id, event_type, payload) VALUES ('after', 'TooLarge', JSON_OBJECT('x', REPEAT('x', 5000)))")
+	s.awaitNone("status NOT IN ('SENT', 'FAILED')")
+	if got := s.queryText("SELECT last_error FROM outbox WHERE status = 'FAILED'"); !strings.HasPrefix(got, "refused: too_large") {
+		t.Errorf("the new column holds %q", got)
+	}
+	s.expectExactly(good)
+	f.stopCleanly()
+}
