@@ -45,7 +45,7 @@ services-down: ## stop them; their data stay
 
 .PHONY: test
 test: servers ## run all tests with the race detector; PACKAGES=./pkg/... narrows it
-	go test -race -timeout 10m $(PACKAGES)
+	go test -race -timeout 20m $(PACKAGES)
 
 .PHONY: lint
 lint: format ## gofmt, go vet and golangci-lint (its first run builds it, which takes minutes)
