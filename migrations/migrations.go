@@ -94,6 +94,12 @@ func provider(db *sql.DB, o Options) (*goose.Provider, error) {
 	return p, nil
 }
 
+// Errors of the server.
+const (
+	tableDenied = 1142
+	noSuchTable = 1146
+)
+
 // hint adds what the operator can do about a refusal.
 func hint(err error) error {
 	var refused *mysql.MySQLError
@@ -101,7 +107,7 @@ func hint(err error) error {
 		return err
 	}
 	switch refused.Number {
-	case 1044, 1142, 1227:
+	case 1044, tableDenied, 1227:
 		return fmt.Errorf("%w (the account needs CREATE, SELECT and INSERT on the schema; or have the SQL of `rowferry migrate print` executed by someone who may)", err)
 	case 1046:
 		return fmt.Errorf("%w (name the schema in the DSN)", err)
@@ -145,7 +151,7 @@ func Status(ctx context.Context, db *sql.DB) ([]Migration, error) {
 	}
 	noted, err := versions(ctx, db)
 	if err != nil {
-		return nil, fmt.Errorf("reading %s: %w", versionTable, hint(err))
+		return nil, fmt.Errorf("reading %s: %w", versionTable, err)
 	}
 	all := make([]Migration, len(steps))
 	for i, s := range steps {
@@ -165,12 +171,15 @@ func exists(ctx context.Context, db *sql.DB, table string) (found bool, err erro
 // versions returns what is noted as applied; nothing if the table is missing.
 func versions(ctx context.Context, db *sql.DB) (noted map[int64]bool, err error) {
 	noted = map[int64]bool{}
-	if found, err := exists(ctx, db, versionTable); err != nil || !found {
-		return noted, err
-	}
 	rows, err := db.QueryContext(ctx, "SELECT version_id FROM "+versionTable+" WHERE is_applied")
-	if err != nil {
-		return nil, err
+	var refused *mysql.MySQLError
+	switch {
+	case errors.As(err, &refused) && refused.Number == noSuchTable:
+		return noted, nil
+	case errors.As(err, &refused) && refused.Number == tableDenied: // said of a missing table, too
+		return nil, fmt.Errorf("%w (ask with an account that may read the schema; `rowferry doctor` says whether the tables that this one needs are there)", err)
+	case err != nil:
+		return nil, hint(err)
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
 	for rows.Next() {

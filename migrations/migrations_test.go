@@ -182,6 +182,24 @@ func TestUpWithoutRightsSaysWhatIsMissing(t *testing.T) {
 	})
 }
 
+// A table without a right to it is not in information_schema, and is not missing for that.
+func TestStatusWithoutRightsClaimsNothing(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *testservers.DB) {
+		const user = "migrations_stranger"
+		schema := s.Schema(t)
+		up(t, open(t, s.DSN(schema)), Options{}, own)
+		s.Exec(t, "", "DROP USER IF EXISTS "+user)
+		s.Exec(t, "", "CREATE USER "+user+" IDENTIFIED BY 'x'")
+		t.Cleanup(func() { s.Exec(t, "", "DROP USER "+user) })
+		s.Exec(t, "", "GRANT SELECT ON `"+schema+"`.rowferry_checkpoint TO "+user)
+		steps, err := Status(t.Context(), open(t, s.UserDSN(user, "x", schema)))
+		var refused *mysql.MySQLError
+		if !errors.As(err, &refused) || refused.Number != tableDenied || !strings.Contains(err.Error(), "rowferry doctor") {
+			t.Fatalf("%v, %v", steps, err)
+		}
+	})
+}
+
 func TestUpWithoutSchemaSaysSo(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *testservers.DB) {
 		_, err := Up(t.Context(), open(t, s.DSN("")), Options{})
