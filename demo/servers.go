@@ -64,6 +64,7 @@ func (t serviceTool) start(ctx context.Context) (servers, error) {
 		return servers{}, err
 	}
 	stop := func() error {
+		fmt.Println("stopping MySQL and RocketMQ, which takes some seconds")
 		_, err := t.call(context.WithoutCancel(ctx), "down")
 		return err
 	}
