@@ -90,6 +90,9 @@ func (r *Relay) Run(ctx context.Context) error {
 	watchers.Go(func() { r.pingBroker(watching) })
 	err = r.serve(ctx)
 	r.setWaiting("stopped")
+	if ctx.Err() != nil {
+		r.log.Info().Msg("told to end: stopped")
+	}
 	stopWatching()
 	watchers.Wait()
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)

@@ -87,7 +87,7 @@ func (s *Store) checkFormat(ctx context.Context) error {
 	var format string
 	err := s.DB.QueryRowContext(ctx, "SELECT @@GLOBAL.log_bin, @@SESSION.binlog_format").Scan(&logged, &format)
 	if err != nil {
-		return fmt.Errorf("asking the store for its binlog_format: %w", err)
+		return fmt.Errorf("connecting to the store: %w (`rowferry doctor` says what mends it)", err)
 	}
 	if !logged || format != "STATEMENT" {
 		return nil
