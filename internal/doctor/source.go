@@ -328,7 +328,11 @@ func (e *exam) judgeTaken(ctx context.Context, id, host, fix string) Check {
 	case host == "rowferry" && !app.NeedsLock(e.cfg, e.app.Layouts):
 		return warn(found, "the running relay "+e.cfg.Name+", which cannot be told apart without its leader lock", fix)
 	}
-	return fail(found, "a number that no server or replica uses", fix)
+	wanted := "a number that no server or replica uses"
+	if host == "rowferry" {
+		wanted += "; the server lets go of that of a relay that has just ended within half a minute"
+	}
+	return fail(found, wanted, fix)
 }
 
 // checkRole finds out whether the source is a replica, where marks would make it
