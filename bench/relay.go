@@ -51,7 +51,7 @@ func (b *bench) startRelay(ctx context.Context, schema string, env ...string) (*
 		r.cmd.Env = append(r.cmd.Env, "GOGC="+gogc)
 	}
 	r.cmd.Stderr = log
-	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL} // main never ends a thread
 	r.started = time.Now()
 	return r, r.cmd.Start()
 }
