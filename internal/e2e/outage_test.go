@@ -86,9 +86,12 @@ func TestRestartsOfMySQLUnderLoadAreSurvived(t *testing.T) {
 	}
 	// Between the broker's answer and the mark there is always a batch or two; the
 	// marks of those are repeated until the server is back, so copies come only from
-	// marks that the crash took with it, and those are committed durably.
+	// marks that the crash took with it, and those are committed durably. A server
+	// that is away for longer than the drain timeout costs the leadership and, with
+	// it, the marks of what was in flight: then they are explained, and few.
+	const inFlight = 100 // a third of a second of the load
 	messages, copies := s.audit()
-	if copies != 0 {
+	if !f.log.contains("recording the last outcomes took more than") || copies > inFlight {
 		s.expectNoCopies(messages)
 	}
 	s.expectUntouched()
