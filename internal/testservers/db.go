@@ -195,8 +195,16 @@ func (d *DB) Thaw(tb testing.TB) {
 	d.control(tb, "thawing", thaw)
 }
 
-func freeze(p *Process) error { return p.Signal(syscall.SIGSTOP) }
-func thaw(p *Process) error   { return p.Signal(syscall.SIGCONT) }
+// freeze returns when every thread has stopped: the signal is only begun to be
+// delivered when kill returns, and a busy thread may answer once more until then.
+func freeze(p *Process) error {
+	if err := p.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	return p.await("a stopped server", func() error { return allStopped(p.PID) })
+}
+
+func thaw(p *Process) error { return p.Signal(syscall.SIGCONT) }
 
 func (d *DB) control(tb testing.TB, what string, act func(*Process) error) {
 	tb.Helper()

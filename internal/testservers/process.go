@@ -3,6 +3,7 @@ package testservers
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -172,13 +173,39 @@ func startTime(pid int) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	// The command name, field 2, may hold anything and ends with the last parenthesis.
-	_, rest, _ := strings.Cut(string(stat[strings.LastIndexByte(string(stat), ')'):]), " ")
-	fields := strings.Fields(rest)
+	fields := statFields(stat)
 	if len(fields) < 20 || fields[0] == "Z" {
 		return 0, errors.New("process has ended")
 	}
 	return strconv.ParseUint(fields[19], 10, 64)
+}
+
+// statFields splits what stands in a stat file behind the command name, which is field
+// 2, may hold anything and ends with the last parenthesis. The state comes first.
+func statFields(stat []byte) []string {
+	_, rest, _ := strings.Cut(string(stat[strings.LastIndexByte(string(stat), ')')+1:]), " ")
+	return strings.Fields(rest)
+}
+
+// allStopped returns nil when a signal has stopped every thread of a process.
+func allStopped(pid int) error {
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil {
+		return err
+	}
+	for _, file := range threads {
+		stat, err := os.ReadFile(file)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // the thread has ended meanwhile
+		}
+		if err != nil {
+			return err
+		}
+		if fields := statFields(stat); len(fields) == 0 || fields[0] != "T" {
+			return fmt.Errorf("%s is not stopped yet", file)
+		}
+	}
+	return nil
 }
 
 // starter starts processes from one thread that lives as long as this process: the kernel
