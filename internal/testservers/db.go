@@ -27,19 +27,25 @@ type DB struct {
 // MySQL starts a MySQL for this test, with GTIDs on. Flags are added to mysqld's.
 func MySQL(tb testing.TB, flags ...string) *DB {
 	tb.Helper()
-	return ownDB(tb, FlavorMySQL, append(gtidFlags(true), flags...))
+	return ownDB(tb, DBServer{Flavor: FlavorMySQL, Flags: append(gtidFlags(true), flags...)})
 }
 
 // MySQLNoGTID starts a MySQL for this test, with GTIDs off.
 func MySQLNoGTID(tb testing.TB, flags ...string) *DB {
 	tb.Helper()
-	return ownDB(tb, FlavorMySQL, append(gtidFlags(false), flags...))
+	return ownDB(tb, DBServer{Flavor: FlavorMySQL, Flags: append(gtidFlags(false), flags...)})
 }
 
 // MariaDB starts a MariaDB for this test, with strict GTIDs.
 func MariaDB(tb testing.TB, flags ...string) *DB {
 	tb.Helper()
-	return ownDB(tb, FlavorMariaDB, flags)
+	return ownDB(tb, DBServer{Flavor: FlavorMariaDB, Flags: flags})
+}
+
+// MariaDB1011 starts a MariaDB 10.11 for this test, with strict GTIDs.
+func MariaDB1011(tb testing.TB, flags ...string) *DB {
+	tb.Helper()
+	return ownDB(tb, DBServer{Flavor: FlavorMariaDB, Release: release1011, Flags: flags})
 }
 
 func gtidFlags(on bool) []string {
@@ -49,9 +55,9 @@ func gtidFlags(on bool) []string {
 	return []string{"--gtid-mode=OFF", "--enforce-gtid-consistency=OFF"}
 }
 
-func ownDB(tb testing.TB, flavor string, flags []string) *DB {
+func ownDB(tb testing.TB, server DBServer) *DB {
 	tb.Helper()
-	d, err := startDB(flavor, flags)
+	d, err := startDB(server)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -59,13 +65,14 @@ func ownDB(tb testing.TB, flavor string, flags []string) *DB {
 	return d
 }
 
-func startDB(flavor string, flags []string) (*DB, error) {
-	dir, err := newDir(flavor)
+// startDB gives the server a folder and a port, and starts it.
+func startDB(server DBServer) (*DB, error) {
+	dir, err := newDir(server.name())
 	if err != nil {
 		return nil, err
 	}
-	server := DBServer{Flavor: flavor, Dir: dir, Port: FreePort(0), Flags: flags}
-	d := &DB{flavor: flavor, dsn: server.DSN(), server: server}
+	server.Dir, server.Port = dir, FreePort(0)
+	d := &DB{flavor: server.Flavor, dsn: server.DSN(), server: server}
 	return d, d.start(server)
 }
 

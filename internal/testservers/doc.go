@@ -9,8 +9,8 @@
 //     a killed process are removed by the next one;
 //   - a server that does not start fails the test with the end of that server's log.
 //
-// MySQL, MySQLNoGTID, MariaDB and RocketMQ start a server for one test, which that test
-// may stop, kill or freeze. The Shared functions start one server for all tests of the
+// MySQL, MySQLNoGTID, MariaDB, MariaDB1011 and RocketMQ start a server for one test, which
+// that test may stop, kill or freeze. The Shared functions start one server for all tests of the
 // package, whose TestMain must be Main; tests stay apart by DB.Schema and Broker.Topic.
 //
 // Three environment variables replace shared servers by running ones:

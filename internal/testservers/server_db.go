@@ -20,6 +20,9 @@ const (
 	FlavorMariaDB = "mariadb"
 )
 
+// release1011 is the older of the two releases of MariaDB.
+const release1011 = "1011"
+
 const (
 	startTimeout = 3 * time.Minute // generous: many packages start servers at once
 	pollInterval = 50 * time.Millisecond
@@ -27,11 +30,15 @@ const (
 
 // DBServer is what it takes to start a database server, and to start it again.
 type DBServer struct {
-	Flavor string
-	Dir    string   // the data folder is below it; log and socket are here too
-	Port   int      // on 127.0.0.1
-	Flags  []string // further flags of the server; the last of equal ones holds
+	Flavor  string
+	Release string   // empty: the newest that is provisioned
+	Dir     string   // the data folder is below it; log and socket are here too
+	Port    int      // on 127.0.0.1
+	Flags   []string // further flags of the server; the last of equal ones holds
 }
+
+// name is what scripts/provision calls the server.
+func (s DBServer) name() string { return s.Flavor + s.Release }
 
 // commonFlags suit both flavors. Durability is left at the servers' defaults.
 var commonFlags = []string{
@@ -52,14 +59,14 @@ var flavorFlags = map[string][]string{
 
 // Launch starts the server, on first use with fresh data. It does not wait; see Await.
 func (s DBServer) Launch(l Launcher) (*Process, error) {
-	if err := provision(s.Flavor); err != nil {
+	if err := provision(s.name()); err != nil {
 		return nil, err
 	}
 	if err := s.prepare(); err != nil {
 		return nil, err
 	}
 	name := map[string]string{FlavorMySQL: "mysqld", FlavorMariaDB: "mariadbd"}[s.Flavor]
-	return l.start(s.Dir, exec.Command(program(s.Flavor, name), s.arguments()...))
+	return l.start(s.Dir, exec.Command(program(s.name(), name), s.arguments()...))
 }
 
 func (s DBServer) dataDir() string { return filepath.Join(s.Dir, "data") }
@@ -72,7 +79,7 @@ func (s DBServer) prepare() error {
 	if err := os.MkdirAll(s.Dir, 0o755); err != nil {
 		return fmt.Errorf("making the folder of the server: %w", err)
 	}
-	template := filepath.Join(serversDir(), s.Flavor, "data")
+	template := filepath.Join(serversDir(), s.name(), "data")
 	half := s.dataDir() + ".copying"
 	if err := os.RemoveAll(half); err != nil {
 		return fmt.Errorf("removing an interrupted copy: %w", err)
@@ -106,7 +113,7 @@ func (s DBServer) DSN() string { return "root@tcp(" + s.Addr() + ")/" }
 
 // Await waits until the server answers a query.
 func (s DBServer) Await(p *Process) error {
-	return p.await(s.Flavor, func() error { return ping(s.DSN()) })
+	return p.await(s.name(), func() error { return ping(s.DSN()) })
 }
 
 func ping(dsn string) error {

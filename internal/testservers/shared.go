@@ -45,6 +45,7 @@ var (
 	sharedMySQL       shared[*DB]
 	sharedMySQLNoGTID shared[*DB]
 	sharedMariaDB     shared[*DB]
+	sharedMariaDB1011 shared[*DB]
 	sharedRocketMQ    shared[*Broker]
 )
 
@@ -60,7 +61,7 @@ func SharedMySQL(tb testing.TB) *DB {
 func SharedMySQLNoGTID(tb testing.TB) *DB {
 	tb.Helper()
 	return sharedMySQLNoGTID.get(tb, func() (*DB, error) {
-		return startDB(FlavorMySQL, gtidFlags(false))
+		return startDB(DBServer{Flavor: FlavorMySQL, Flags: gtidFlags(false)})
 	})
 }
 
@@ -69,6 +70,14 @@ func SharedMariaDB(tb testing.TB) *DB {
 	tb.Helper()
 	return sharedMariaDB.get(tb, func() (*DB, error) {
 		return givenOrOwn("FERRYTEST_MARIADB_DSN", FlavorMariaDB, nil)
+	})
+}
+
+// SharedMariaDB1011 is a MariaDB 10.11 for all tests of the package.
+func SharedMariaDB1011(tb testing.TB) *DB {
+	tb.Helper()
+	return sharedMariaDB1011.get(tb, func() (*DB, error) {
+		return startDB(DBServer{Flavor: FlavorMariaDB, Release: release1011})
 	})
 }
 
@@ -86,7 +95,7 @@ func SharedRocketMQ(tb testing.TB) *Broker {
 func givenOrOwn(variable, flavor string, flags []string) (*DB, error) {
 	given := os.Getenv(variable)
 	if given == "" {
-		return startDB(flavor, flags)
+		return startDB(DBServer{Flavor: flavor, Flags: flags})
 	}
 	if _, err := mysql.ParseDSN(given); err != nil {
 		return nil, fmt.Errorf("%s: %w", variable, err)
@@ -109,7 +118,7 @@ func givenRocketMQ(nameServer string) (*Broker, error) {
 // leaked goroutines, and exits.
 func Main(m *testing.M) {
 	code := m.Run()
-	for _, s := range []interface{ stop() }{&sharedMySQL, &sharedMySQLNoGTID, &sharedMariaDB, &sharedRocketMQ} {
+	for _, s := range []interface{ stop() }{&sharedMySQL, &sharedMySQLNoGTID, &sharedMariaDB, &sharedMariaDB1011, &sharedRocketMQ} {
 		s.stop()
 	}
 	starter.close()

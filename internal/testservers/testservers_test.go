@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -68,7 +69,7 @@ func TestFrozenMySQLAnswersAfterItIsThawed(t *testing.T) {
 func TestSharedServersAnswerAndSchemasDiffer(t *testing.T) {
 	t.Parallel()
 	for _, d := range []*testservers.DB{
-		testservers.SharedMySQL(t), testservers.SharedMySQLNoGTID(t), testservers.SharedMariaDB(t),
+		testservers.SharedMySQL(t), testservers.SharedMySQLNoGTID(t), testservers.SharedMariaDB(t), testservers.SharedMariaDB1011(t),
 	} {
 		a, b := d.Schema(t), d.Schema(t)
 		if a == b {
@@ -88,12 +89,22 @@ func TestSharedServersAnswerAndSchemasDiffer(t *testing.T) {
 }
 
 func TestMariaDBRestarts(t *testing.T) {
-	t.Parallel()
-	d := testservers.MariaDB(t)
-	d.Kill(t)
-	d.Start(t, "--binlog-row-image=MINIMAL")
-	if got := queryString(t, d.Open(t, ""), "SELECT CONCAT(@@gtid_strict_mode, @@binlog_format, @@binlog_row_image)"); got != "ONROWMINIMAL" {
-		t.Errorf("the server runs with %s", got)
+	for version, start := range map[string]func(testing.TB, ...string) *testservers.DB{
+		"11.8.": testservers.MariaDB, "10.11.": testservers.MariaDB1011,
+	} {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			d := start(t)
+			d.Kill(t)
+			d.Start(t, "--binlog-row-image=MINIMAL")
+			db := d.Open(t, "")
+			if got := queryString(t, db, "SELECT CONCAT(@@gtid_strict_mode, @@binlog_format, @@binlog_row_image)"); got != "ONROWMINIMAL" {
+				t.Errorf("the server runs with %s", got)
+			}
+			if got := queryString(t, db, "SELECT VERSION()"); !strings.HasPrefix(got, version) {
+				t.Errorf("the server is %s, want %s", got, version)
+			}
+		})
 	}
 }
 

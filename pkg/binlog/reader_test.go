@@ -25,7 +25,8 @@ const patience = 20 * time.Second
 // flavours runs a test against every kind of source.
 func flavours(t *testing.T, test func(*testing.T, *testservers.DB)) {
 	for name, shared := range map[string]func(testing.TB) *testservers.DB{
-		"mysql": testservers.SharedMySQL, "mysql-files": testservers.SharedMySQLNoGTID, "mariadb": testservers.SharedMariaDB,
+		"mysql": testservers.SharedMySQL, "mysql-files": testservers.SharedMySQLNoGTID,
+		"mariadb": testservers.SharedMariaDB, "mariadb-10.11": testservers.SharedMariaDB1011,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, shared(t)) })
 	}

@@ -15,7 +15,8 @@ import (
 // TestServerInTrouble does to servers of its own what no other test would survive.
 func TestServerInTrouble(t *testing.T) {
 	for name, start := range map[string]func(testing.TB, ...string) *testservers.DB{
-		"mysql": testservers.MySQL, "mysql-files": testservers.MySQLNoGTID, "mariadb": testservers.MariaDB,
+		"mysql": testservers.MySQL, "mysql-files": testservers.MySQLNoGTID,
+		"mariadb": testservers.MariaDB, "mariadb-10.11": testservers.MariaDB1011,
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := start(t)
