@@ -182,7 +182,7 @@ func (r *Relay) engineConfig(s *session, begun checkpoint.Checkpoint, lock *lead
 	c := relay.Config{
 		Router: r.router, Sink: r.sink, Rows: s.ledger, Checkpoints: r.saved,
 		Epoch: begun.Epoch, LastFence: begun.Fence, TokenPrefix: r.owner,
-		InflightMax: int64(r.cfg.InflightMax), InflightBytesMax: int64(r.cfg.InflightBytesMax),
+		InflightMax: int64(r.cfg.InflightMax), InflightBytesMax: int64(r.cfg.InflightBytesMax) - heldBytesMax(r.cfg),
 		SendBatchMax: r.cfg.SendBatchMax, SendBatchBytesMax: int(r.cfg.SendBatchBytesMax),
 		CheckpointInterval: r.cfg.CheckpointInterval, DrainTimeout: r.cfg.DrainTimeout,
 		Lease: r.cfg.OutboxLease, SendTimeout: r.cfg.SendTimeout, MaxAttempts: r.cfg.OutboxMaxAttempts,

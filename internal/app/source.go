@@ -41,6 +41,11 @@ func NewReader(cfg *config.Config, s *Store, tell ReaderEvents, log zerolog.Logg
 			return l, err
 		},
 		FenceTable: outbox.Table{Schema: s.Schema, Name: CheckpointTable}, FenceName: cfg.Name,
+		HoldBytesMax: heldBytesMax(cfg), PayloadBytesMax: int64(cfg.MessageBytesMax),
 		HoldPrepared: !swept, OnConnect: tell.Connected, Logger: log,
 	})
 }
+
+// heldBytesMax is the reader's share of the in-flight budget: for the transaction that
+// has not ended yet. The engine has the rest, so that both together stay within it.
+func heldBytesMax(cfg *config.Config) int64 { return int64(cfg.InflightBytesMax) / 4 }

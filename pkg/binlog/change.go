@@ -17,8 +17,11 @@ func (s *stream) rows(f rowsFormat, body []byte) error {
 	if p == nil {
 		return nil
 	}
-	if f.kind != rowsInserted && !p.watched.fence && p.watched.insertedIn != s.tx.number {
-		return nil
+	if !p.watched.fence {
+		s.tx.events++
+		if s.passesOver(p, f.kind) {
+			return nil
+		}
 	}
 	if !s.tx.open {
 		return gap("rows of %s stand outside a transaction: the position was inside one", p.watched.table)
@@ -26,15 +29,26 @@ func (s *stream) rows(f rowsFormat, body []byte) error {
 	if err := s.reader.open(p, f, body); err != nil {
 		return err
 	}
-	for s.reader.more() {
-		if err := s.row(p, f.kind); err != nil {
+	for n := 0; s.reader.more(); n++ {
+		if err := s.row(p, f.kind, momentOf(s.tx.events, n)); err != nil {
 			return err
 		}
 	}
 	return s.reader.rows.err()
 }
 
-func (s *stream) row(p *plan, kind rowsKind) error {
+// passesOver tells whether nothing needs to be known of the rows of an event. Changes
+// matter only to a table that the transaction inserted into, and were all seen when a
+// giant is read for the second time; once it has outgrown, only changes matter.
+func (s *stream) passesOver(p *plan, kind rowsKind) bool {
+	if kind == rowsInserted {
+		p.watched.insertedIn = s.tx.number
+		return s.tx.outgrown
+	}
+	return p.watched.insertedIn != s.tx.number || s.tx.second != nil
+}
+
+func (s *stream) row(p *plan, kind rowsKind, at moment) error {
 	if err := s.reader.readBefore(); err != nil {
 		return err
 	}
@@ -42,105 +56,85 @@ func (s *stream) row(p *plan, kind rowsKind) error {
 	case p.watched.fence:
 		return s.fenceRow(kind)
 	case kind == rowsInserted:
-		return s.inserted(p)
+		return s.inserted(at)
 	case kind == rowsUpdated:
-		return s.updated(p)
+		return s.updated(p, at)
 	}
-	s.deleted(p)
+	s.deleted(p, at)
 	return nil
 }
 
-func (s *stream) inserted(p *plan) error {
+func (s *stream) inserted(at moment) error {
+	if s.tx.outgrown { // within this event
+		return nil
+	}
 	e, err := s.reader.event()
 	if err != nil {
 		return err
 	}
 	pending, _ := s.reader.status()
-	p.watched.insertedIn = s.tx.number
-	s.tx.hold(e, pending)
+	s.tx.hold(e, pending, at)
+	if s.tx.second != nil {
+		return s.emitPiece()
+	}
+	if s.tx.bytes > s.r.cfg.HoldBytesMax && len(s.tx.rows) > 1 { // a single row has to be held anyway
+		s.outgrow()
+	}
 	return nil
 }
 
-// updated applies an update to the row, if this transaction inserted it: the last
+// updated notes an update of a row that this transaction may have inserted: the last
 // form is what counts.
-func (s *stream) updated(p *plan) error {
+func (s *stream) updated(p *plan, at moment) error {
 	rd := &s.reader
 	before, ok := rd.id()
-	var held *heldRow
-	if ok {
-		held = s.tx.find(before.Key())
-	}
 	if err := rd.readAfter(); err != nil {
 		return err
 	}
 	if !ok {
-		s.doubtAll(p, rowsUpdated)
+		s.tx.changes.doubt(p.watched.table, change{at: at})
 		return nil
 	}
-	if held == nil {
-		return nil
-	}
-	key := before.Key()
+	ch := change{at: at, to: before.Key()}
 	if after, ok := rd.id(); ok {
-		key = after.Key()
+		ch.to = after.Key()
 	}
-	s.tx.rename(before.Key(), key)
-	if rd.unreadable() == "" {
-		pending, _ := rd.status()
-		e, err := rd.event()
-		*held = heldRow{e, pending}
+	if err := s.lastForm(&ch); err != nil {
 		return err
 	}
-	s.partlyUpdated(held, key)
+	s.tx.changes.add(before.Key(), ch)
 	return nil
 }
 
-// partlyUpdated applies an image that lacks columns. What it does not name has not
-// changed; if what it names matters, the row is left to be read by key.
-func (s *stream) partlyUpdated(held *heldRow, key outbox.Key) {
+// lastForm reads the row's form from the second image. What an image does not name has
+// not changed; if it lacks columns and those it names matter, the row is left to be
+// read by key.
+func (s *stream) lastForm(ch *change) (err error) {
 	rd := &s.reader
-	if pending, known := rd.status(); known {
-		held.pending = pending
+	if pending, known := rd.status(); known && pending {
+		ch.status = statusPending
+	} else if known {
+		ch.status = statusNotPending
 	}
-	if rd.touchesEvent(rd.after) {
-		held.event = &outbox.Event{Table: key.Table, ID: key.ID, Unread: unreadImage}
+	switch {
+	case rd.unreadable() == "":
+		ch.event, err = rd.event()
+	case rd.touchesEvent(rd.after):
+		ch.event = &outbox.Event{Table: ch.to.Table, ID: ch.to.ID, Unread: unreadImage}
 	}
-	held.event.ID = key.ID
+	return err
 }
 
-// deleted applies a deletion. With a status the row is no event: nothing was meant
-// to stay. Without, inserting and deleting at once is how such tables are used.
-func (s *stream) deleted(p *plan) {
+// deleted notes a deletion. With a status the row is no event: nothing was meant to
+// stay. Without, inserting and deleting at once is how such tables are used.
+func (s *stream) deleted(p *plan, at moment) {
+	ch := change{at: at, deleted: true, kept: !p.layout.Has(outbox.RoleStatus)}
 	e, ok := s.reader.id()
 	if !ok {
-		s.doubtAll(p, rowsDeleted)
+		s.tx.changes.doubt(p.watched.table, ch)
 		return
 	}
-	held := s.tx.find(e.Key())
-	if held == nil {
-		return
-	}
-	s.tx.forget(e.Key())
-	if p.layout.Has(outbox.RoleStatus) {
-		held.pending = false
-		return
-	}
-	held.event.Deleted = true
-}
-
-// doubtAll serves images that do not tell which row they changed: every row of the
-// table is read by key, or, where deleted rows count, taken as it was inserted.
-func (s *stream) doubtAll(p *plan, kind rowsKind) {
-	for i := range s.tx.rows {
-		h := &s.tx.rows[i]
-		switch {
-		case h.event.Table != p.watched.table || h.event.Deleted:
-		case kind == rowsDeleted && !p.layout.Has(outbox.RoleStatus):
-			h.event.Deleted = true
-		default:
-			h.event = &outbox.Event{Table: h.event.Table, ID: h.event.ID, Unread: unreadImage}
-		}
-	}
+	s.tx.changes.add(e.Key(), ch)
 }
 
 // Roles under which the two columns of the checkpoint table that matter are read.

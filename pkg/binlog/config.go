@@ -45,11 +45,20 @@ type Config struct {
 	// where nobody else finds such rows.
 	HoldPrepared bool
 
+	// HoldBytesMax is how much of a transaction's outbox rows is held until it commits;
+	// default 16 MiB. A larger one is read a second time once it is known to have
+	// committed. Changes of its rows in the same transaction may take as much again.
+	HoldBytesMax int64
+	// PayloadBytesMax is the size above which a payload, which nobody would send, is not
+	// kept; 0: all are.
+	PayloadBytesMax int64
+
 	BatchEvents     int           // events in one piece of a large transaction; default 1000
 	HeartbeatPeriod time.Duration // of an idle server; default 10 s; silence of 3.5 times that is a dead connection
 
 	// OnConnect is called after each connect, before the first event of that
-	// connection is emitted. It may block.
+	// connection is emitted, but not when it was made only to read a large transaction
+	// again: then nothing can come a second time. It may block.
 	OnConnect func()
 
 	Logger zerolog.Logger
@@ -85,6 +94,7 @@ type Reader struct {
 	watch   *watchList
 	resume  position          // behind what emit accepted; touched by Run and the stream it waits for
 	parked  map[xid]*parkedXA // prepared XA transactions, undecided; touched by the stream only
+	giant   *giant            // the transaction that is to be read again; touched like resume
 
 	mu    sync.Mutex
 	state State // the parts that change rarely; the rest is in the atomics below
@@ -101,6 +111,7 @@ type Reader struct {
 // Defaults and limits.
 const (
 	defaultBatchEvents     = 1000
+	defaultHoldBytesMax    = 16 << 20
 	defaultHeartbeatPeriod = 10 * time.Second
 )
 
@@ -119,6 +130,9 @@ func New(cfg Config) (*Reader, error) {
 	}
 	if cfg.BatchEvents <= 0 {
 		cfg.BatchEvents = defaultBatchEvents
+	}
+	if cfg.HoldBytesMax <= 0 {
+		cfg.HoldBytesMax = defaultHoldBytesMax
 	}
 	if cfg.HeartbeatPeriod <= 0 {
 		cfg.HeartbeatPeriod = defaultHeartbeatPeriod

@@ -163,7 +163,9 @@ func (s *stream) mariadbGTID(h header, body []byte) error {
 }
 
 func (s *stream) begin(g gtid, explicit bool) {
-	s.tx.begin(g, explicit)
+	s.tx.begin(g, explicit, s.r.cfg.HoldBytesMax)
+	s.tx.place = s.offset
+	s.recogniseGiant()
 	s.r.inside.Store(true)
 }
 
@@ -195,7 +197,7 @@ func (s *stream) query(h header, body []byte, compressed bool) error {
 		return s.commit(h)
 	case s.tx.explicit && q.kind == queryRollback:
 		return s.rollback(h)
-	case s.tx.explicit && q.kind == queryRollbackTo && len(s.tx.rows) > 0:
+	case s.tx.explicit && q.kind == queryRollbackTo && s.tx.hasRows():
 		return gap("ROLLBACK TO SAVEPOINT at %s:%d in a transaction with outbox rows: which of them stayed is not in the binlog", s.file, s.offset)
 	case s.tx.explicit:
 		s.noteDDL(text)
@@ -208,7 +210,7 @@ func (s *stream) query(h header, body []byte, compressed bool) error {
 // opened is BEGIN: of a transaction whose GTID was read, or, before MySQL 5.7
 // without GTIDs, the start of one.
 func (s *stream) opened() {
-	if !s.tx.open || s.tx.explicit && len(s.tx.rows) > 0 {
+	if !s.tx.open || s.tx.explicit && s.tx.hasRows() {
 		s.begin(gtid{}, true)
 	}
 	s.tx.explicit = true
@@ -264,13 +266,20 @@ func (s *stream) decideXA(h header, text string, commit bool) error {
 	if parked == nil || !commit {
 		return s.rollback(h)
 	}
+	if parked.outgrown {
+		return gap("the XA transaction decided at %s:%d was prepared with more outbox rows than are held (%d bytes): they are the sweep's", s.file, s.offset, s.r.cfg.HoldBytesMax)
+	}
 	return s.finish(h, parked.events, parked.skipped)
 }
 
-// commit emits what the transaction holds.
+// commit emits what the transaction holds, or begins it anew if it was too large to be
+// held.
 func (s *stream) commit(h header) error {
-	events, skipped := s.tx.events()
-	return s.finish(h, events, skipped)
+	if s.tx.outgrown {
+		return s.readAgain(h)
+	}
+	events, skipped := s.tx.take(s.lastForms())
+	return s.finish(h, events, skipped+s.tx.skipped)
 }
 
 // rollback drops what the transaction holds, and moves on: it ended.

@@ -63,7 +63,13 @@ type rowReader struct {
 	before []byte // which columns the first image holds
 	after  []byte // and the second one of an update
 	image  rowImage
+
+	payloadBytesMax int64 // larger ones are not kept; 0: all are
 }
+
+// scratchBytesMax is what is kept for the texts of the next row: one huge row must not
+// hold its memory for the life of the connection.
+const scratchBytesMax = 1 << 20
 
 // rowImage is one image of one row, by role. Values alias the event or scratch,
 // so they are good until the next image is read.
@@ -138,6 +144,9 @@ func (r *rowReader) read(present, partial []byte) error {
 	im.values = outbox.Values{}
 	im.reasons = [outbox.NumRoles]string{}
 	im.scratch = im.scratch[:0]
+	if cap(im.scratch) > scratchBytesMax {
+		im.scratch = nil
+	}
 	nulls := r.rows.take((countBits(present, len(r.plan.columns)) + 7) / 8)
 	if err := r.rows.err(); err != nil {
 		return err
@@ -251,7 +260,14 @@ func (r *rowReader) event() (*outbox.Event, error) {
 		return e, nil
 	}
 	v := &r.image.values
-	v[outbox.RolePayload] = bytes.Clone(v[outbox.RolePayload]) // the rest is copied into strings
+	payload := v[outbox.RolePayload]
+	if r.payloadBytesMax > 0 && int64(len(payload)) > r.payloadBytesMax {
+		v[outbox.RolePayload] = nil
+		e := r.plan.layout.Event(v)
+		e.OversizeBytes = int64(len(payload))
+		return e, nil
+	}
+	v[outbox.RolePayload] = bytes.Clone(payload) // the rest is copied into strings
 	return r.plan.layout.Event(v), nil
 }
 

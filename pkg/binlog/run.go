@@ -38,17 +38,23 @@ func (r *Reader) Run(ctx context.Context, from string, emit func(context.Context
 		return err
 	}
 	r.tracker.start(p)
-	r.resume = *p
+	r.resume, r.giant = *p, nil
 	if p.gtids != nil {
 		r.resume.gtids = p.gtids.clone()
 	}
 	var try attempts
-	for {
+	for goesOn := false; ; {
 		before, began := r.tracker.newest(), time.Now()
-		err := r.session(ctx, emit)
+		err := r.session(ctx, goesOn, emit)
 		if final(ctx, err) {
 			return err
 		}
+		if errors.Is(err, errReadAgain) {
+			r.cfg.Logger.Info().Int64("hold_bytes_max", r.cfg.HoldBytesMax).Msg("a committed transaction is larger than what is held; it is read a second time")
+			goesOn = true
+			continue
+		}
+		goesOn = false
 		if r.tracker.newest() != before || time.Since(began) > pauseMax {
 			try = attempts{} // this one worked for a while
 		}
@@ -118,12 +124,13 @@ func (r *Reader) pause(ctx context.Context, err error, try *attempts) error {
 }
 
 // session is one connection from its checks to its end. Its error is never nil.
-func (r *Reader) session(ctx context.Context, emit emitFunc) error {
+func (r *Reader) session(ctx context.Context, goesOn bool, emit emitFunc) error {
 	s, cfg, err := r.check(ctx)
 	if err != nil {
 		return endOr(ctx, classify(err))
 	}
-	s.emit, s.ctx = emit, ctx
+	s.emit, s.ctx, s.goesOn = emit, ctx, goesOn
+	s.reader.payloadBytesMax = r.cfg.PayloadBytesMax
 	defer s.payload.close()
 	err = s.run(ctx, r, cfg)
 	r.inside.Store(false)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -13,37 +12,6 @@ import (
 	"github.com/rowferry/rowferry/internal/testservers"
 	"github.com/rowferry/rowferry/pkg/outbox"
 )
-
-// A transaction of many row events comes whole and in order, and only its last
-// piece has a position.
-func TestLargeTransaction(t *testing.T) {
-	const rows = 50_000
-	flavours(t, func(t *testing.T, server *testservers.DB) {
-		g := newRig(t, server)
-		g.exec("CREATE TABLE digits (d INT PRIMARY KEY)", "INSERT INTO digits VALUES (0),(1),(2),(3),(4),(5),(6),(7),(8),(9)")
-		tl := g.tail("now")
-		g.exec(`INSERT INTO outbox (id, payload)
-SELECT 1 + a.d + 10*b.d + 100*c.d + 1000*e.d + 10000*f.d AS n, REPEAT('x', 40)
-FROM digits a, digits b, digits c, digits e, digits f WHERE f.d < 5 ORDER BY n`)
-		batches := slices.DeleteFunc(g.flushBatches(tl), func(b outbox.Batch) bool { return len(b.Events) == 0 })
-		if len(batches) != rows/defaultBatchEvents {
-			t.Errorf("%d pieces, want %d", len(batches), rows/defaultBatchEvents)
-		}
-		for i, b := range batches {
-			if last := i == len(batches)-1; b.End.IsZero() == last {
-				t.Errorf("piece %d of %d: position %+v", i, len(batches), b.End)
-			}
-		}
-		for i, e := range eventsOf(batches) {
-			if e.ID != strconv.Itoa(i+1) {
-				t.Fatalf("event %d has id %s", i, e.ID)
-			}
-		}
-		if n := len(eventsOf(batches)); n != rows {
-			t.Errorf("%d events, want %d", n, rows)
-		}
-	})
-}
 
 func TestCompressedTransaction(t *testing.T) {
 	mysqlTest := func(t *testing.T, server *testservers.DB) {

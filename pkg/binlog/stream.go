@@ -31,6 +31,7 @@ type stream struct {
 	log     *logFile // of file
 	newFile bool     // file began within this stream
 	started bool     // something arrived
+	goesOn  bool     // nothing can come a second time: the one before ended only to read a giant again
 
 	plans        map[uint64]*plan // by table id; absent: not watched
 	fenceColumns []outbox.Column
@@ -76,7 +77,7 @@ func (s *stream) start() {
 	s.started = true
 	s.r.setState(func(st *State) { st.Connected, st.LastError = true, "" })
 	s.r.cfg.Logger.Info().Str("flavor", s.flavor).Str("server", s.server).Msg("reading the binlog")
-	if s.r.cfg.OnConnect != nil {
+	if s.r.cfg.OnConnect != nil && !s.goesOn {
 		s.r.blocked.Store(true)
 		s.r.cfg.OnConnect()
 		s.r.blocked.Store(false)
@@ -156,27 +157,45 @@ func (s *stream) abandon() {
 // finish ends the transaction: its events go out in pieces, the position behind it
 // with the last one only, so that none can be saved that is inside.
 func (s *stream) finish(h header, events []*outbox.Event, skipped int) error {
-	g := s.tx.gtid
-	b := outbox.Batch{Origin: outbox.FromBinlog, CommittedAt: s.tx.commit, Fence: s.tx.fence, Own: s.tx.own, Skipped: skipped}
-	if b.CommittedAt.IsZero() {
-		b.CommittedAt = time.Unix(int64(h.timestamp), 0).UTC()
-	}
+	g, second := s.tx.gtid, s.tx.second
+	b := outbox.Batch{Origin: outbox.FromBinlog, CommittedAt: s.committed(h), Fence: s.tx.fence, Own: s.tx.own, Skipped: skipped}
 	s.tx.reset()
 	s.r.inside.Store(false)
 	s.r.lagNanos.Store(max(0, int64(time.Since(b.CommittedAt))))
 	if s.log == nil {
 		s.log = &logFile{server: s.server} // no description was sent
 	}
-	piece := s.r.cfg.BatchEvents
-	for len(events) > piece {
-		part := outbox.Batch{Events: events[:piece:piece], Origin: b.Origin, CommittedAt: b.CommittedAt}
-		if err := s.send(part); err != nil {
+	for n := s.pieceLen(events); n < len(events); n = s.pieceLen(events) {
+		if err := s.send(outbox.Batch{Events: events[:n:n], Origin: b.Origin, CommittedAt: b.CommittedAt}); err != nil {
 			return err
 		}
-		events = events[piece:]
+		events = events[n:]
 	}
 	b.Events, b.End = events, s.next(g, s.offset)
-	return s.deliver(b, g)
+	err := s.deliver(b, g)
+	if err == nil && second != nil {
+		s.r.giant = nil // it is done
+	}
+	return err
+}
+
+// committed is when the transaction committed, by the server's clock.
+func (s *stream) committed(h header) time.Time {
+	if !s.tx.commit.IsZero() {
+		return s.tx.commit
+	}
+	return time.Unix(int64(h.timestamp), 0).UTC()
+}
+
+// pieceLen returns how many of the events go out together: at least one.
+func (s *stream) pieceLen(events []*outbox.Event) int {
+	var bytes int64
+	for i, e := range events {
+		if bytes += heldBytes(e); i > 0 && (i >= s.r.cfg.BatchEvents || bytes > s.pieceBytesMax()) {
+			return i
+		}
+	}
+	return len(events)
 }
 
 // next is the position behind what was read last, or none where it may not be saved.
@@ -196,7 +215,7 @@ func (s *stream) next(g gtid, offset uint64) outbox.Position {
 // rolled back.
 func (r *Reader) undecided() bool {
 	for _, p := range r.parked {
-		if len(p.events) > 0 {
+		if p.hasRows() {
 			return true
 		}
 	}

@@ -10,114 +10,127 @@ import (
 // may still be rolled back, or turn out torn by a crash of the server, whose GTID
 // MariaDB then gives to another transaction (test: TestTornTransaction).
 //
-// A transaction is kept whole in memory, whatever its size. One that outgrows the
-// in-flight budget is to be read to its end without keeping its rows and, if it
-// committed, streamed a second time; the place for that is hold.
+// One that outgrows HoldBytesMax is not held: it is read to its end, keeping only what
+// becomes of its rows later (changes), and if it committed, it is read a second time
+// (giant), now emitting its rows as they come.
 type txn struct {
 	number   uint64 // tells which tables the present transaction inserted into
 	open     bool
 	explicit bool // BEGIN or XA START was read, or MariaDB says that an end follows
 	gtid     gtid
+	place    uint64    // offset in its file at which it was opened
 	commit   time.Time // from the GTID event, where it says so
-	rows     []heldRow
-	index    map[outbox.Key]int // of rows; built when the first row is changed again
-	fence    uint64
-	own      bool
+
+	rows     []heldRow // on the second reading: the next piece
+	bytes    int64     // of rows
+	outgrown bool      // rows are no longer kept
+	second   *giant    // this is the second reading
+	skipped  int       // on the second reading: rows of earlier pieces that are no events
+	events   uint32    // rows events of outbox tables so far
+	changes  changes
+
+	fence uint64
+	own   bool
 }
 
-// heldRow is a row inserted by the transaction, in its latest form.
+// heldRow is a row as the transaction inserted it.
 type heldRow struct {
 	event   *outbox.Event
 	pending bool // to be emitted
+	at      moment
+}
+
+// giant is a committed transaction that is to be read again from its start.
+type giant struct {
+	gtid      gtid
+	file      string
+	place     uint64
+	changes   changes
+	committed time.Time
+}
+
+// is tells whether the transaction just opened is g: by its GTID, or where there are
+// none by its place.
+func (g *giant) is(opened gtid, file string, place uint64) bool {
+	if g.gtid.gno != 0 {
+		return g.gtid == opened
+	}
+	return opened.gno == 0 && g.file == file && g.place == place
 }
 
 // begin forgets whatever was held and opens a transaction.
-func (t *txn) begin(g gtid, explicit bool) {
+func (t *txn) begin(g gtid, explicit bool, holdBytesMax int64) {
 	t.reset()
 	t.open, t.explicit, t.gtid = true, explicit, g
+	t.changes.bytesMax = holdBytesMax
 }
 
 // reset forgets the transaction: it ended, or it turned out torn.
 func (t *txn) reset() {
-	const keepMax = 4096 // rows; the memory of a giant is given back
-	rows := t.rows
-	clear(rows)
-	if cap(rows) > keepMax {
-		rows = nil
-	}
-	*t = txn{number: t.number + 1, rows: rows[:0]}
+	t.dropRows()
+	*t = txn{number: t.number + 1, rows: t.rows}
 }
 
+// dropRows forgets the rows; the memory of many is given back.
+func (t *txn) dropRows() {
+	const keepMax = 4096 // rows
+	clear(t.rows)
+	t.rows, t.bytes = t.rows[:0], 0
+	if cap(t.rows) > keepMax {
+		t.rows = nil
+	}
+}
+
+// hasRows tells whether the transaction has inserted rows, kept or not.
+func (t *txn) hasRows() bool { return len(t.rows) > 0 || t.outgrown || t.second != nil }
+
 // hold keeps a row until the transaction ends.
-func (t *txn) hold(e *outbox.Event, pending bool) {
+func (t *txn) hold(e *outbox.Event, pending bool, at moment) {
 	if !pending {
 		e.Payload, e.Headers = nil, nil // only the key is needed, should the row become pending yet
 	}
-	if t.index != nil {
-		t.index[e.Key()] = len(t.rows)
-	}
-	t.rows = append(t.rows, heldRow{e, pending})
+	t.rows = append(t.rows, heldRow{e, pending, at})
+	t.bytes += heldBytes(e)
 }
 
-// find returns the row with that key, nil if this transaction did not insert it.
-func (t *txn) find(k outbox.Key) *heldRow {
-	if t.index == nil {
-		t.index = make(map[outbox.Key]int, len(t.rows))
-		for i := range t.rows {
-			if !t.rows[i].event.Deleted {
-				t.index[t.rows[i].event.Key()] = i
-			}
-		}
-	}
-	i, ok := t.index[k]
-	if !ok {
-		return nil
-	}
-	return &t.rows[i]
+// heldBytes is what a row held counts for.
+func heldBytes(e *outbox.Event) int64 {
+	const overhead = 96 // its place in the list, and the allocator's rounding up
+	return e.SizeBytes() + overhead
 }
 
-// forget takes a row out of the index: it was deleted, and one inserted later
-// under its key is another.
-func (t *txn) forget(k outbox.Key) { delete(t.index, k) }
-
-// rename files a row under the key it was given by an update.
-func (t *txn) rename(from, to outbox.Key) {
-	if i := t.index[from]; from != to {
-		delete(t.index, from)
-		t.index[to] = i
-	}
-}
-
-// events returns what is to be emitted, in the order of insertion, and how many
-// rows are no events. They are the reader's no longer.
-func (t *txn) events() (events []*outbox.Event, skipped int) {
-	n := 0
-	for i := range t.rows {
-		if t.rows[i].pending {
-			n++
+// take returns what is to be emitted of the rows held, each in its last form and in
+// the order of insertion, and how many are no events. They are held no longer.
+func (t *txn) take(c *changes) (events []*outbox.Event, skipped int) {
+	for _, r := range t.rows {
+		e, pending := c.last(r.event, r.pending, r.at)
+		if !pending {
+			skipped++
+			continue
 		}
+		events = append(events, e)
 	}
-	if n > 0 {
-		events = make([]*outbox.Event, 0, n)
-	}
-	for i := range t.rows {
-		if t.rows[i].pending {
-			events = append(events, t.rows[i].event)
-		}
-	}
-	return events, len(t.rows) - n
+	t.dropRows()
+	return events, skipped
 }
 
 // parkedXA is what is kept of a prepared XA transaction until it is decided: keys
 // only, because that may take days. Rows deleted again in the same transaction
 // are kept whole, for nobody can read them later.
 type parkedXA struct {
-	events  []*outbox.Event
-	skipped int
+	events   []*outbox.Event
+	skipped  int
+	outgrown bool // there were too many rows to keep any
 }
 
+// hasRows tells whether any row is to be published when the transaction commits.
+func (p *parkedXA) hasRows() bool { return len(p.events) > 0 || p.outgrown }
+
 func (t *txn) park() *parkedXA {
-	events, skipped := t.events()
+	if t.outgrown {
+		return &parkedXA{outgrown: true}
+	}
+	events, skipped := t.take(&t.changes)
 	if len(events) == 0 && skipped == 0 {
 		return nil
 	}
@@ -126,5 +139,5 @@ func (t *txn) park() *parkedXA {
 			events[i] = &outbox.Event{Table: e.Table, ID: e.ID, Unread: unreadXA}
 		}
 	}
-	return &parkedXA{events, skipped}
+	return &parkedXA{events: events, skipped: skipped}
 }

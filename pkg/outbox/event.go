@@ -43,6 +43,11 @@ type Event struct {
 	// routes the event. Empty: the event is complete.
 	Unread string
 
+	// OversizeBytes is the size of a payload that is larger than any message may be and
+	// was therefore not kept; Payload is nil then, and the event is refused. 0: Payload
+	// is what the column holds.
+	OversizeBytes int64
+
 	// Deleted says that the transaction which inserted the row deleted it again,
 	// in a table without a status, where that is a habit and no retraction. There
 	// is no row to look up or to defer to: the event is published as it is.

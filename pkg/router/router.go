@@ -96,7 +96,7 @@ func (r *Router) Route(e *outbox.Event) (*outbox.Message, error) {
 	if e.HeadersErr != "" {
 		return nil, refused("headers_invalid", e.HeadersErr)
 	}
-	if len(e.Payload) == 0 {
+	if len(e.Payload) == 0 && e.OversizeBytes == 0 {
 		// A broker answers a lone message without a body with a NullPointerException.
 		return nil, refused("empty_payload", "RocketMQ does not carry a message without a body")
 	}
@@ -107,7 +107,7 @@ func (r *Router) Route(e *outbox.Event) (*outbox.Message, error) {
 	if err := r.describe(m, e); err != nil {
 		return nil, err
 	}
-	return m, r.checkSize(m)
+	return m, r.checkSize(m, e.OversizeBytes)
 }
 
 // address sets topic, tag and ordering key.
@@ -226,7 +226,11 @@ func addHeaders(m *outbox.Message, headers []outbox.Header) error {
 	return nil
 }
 
-func (r *Router) checkSize(m *outbox.Message) error {
+func (r *Router) checkSize(m *outbox.Message, oversizeBytes int64) error {
+	if body := max(oversizeBytes, int64(len(m.Body))); body > r.bytesMax {
+		return refused("too_large",
+			fmt.Sprintf("the payload has %d bytes, ROWFERRY_MESSAGE_BYTES_MAX is %d", body, r.bytesMax))
+	}
 	size := int64(m.SizeBytes())
 	if beside := size - int64(len(m.Body)); beside > PropertiesBytesMax {
 		return refused("properties_too_large",

@@ -290,3 +290,20 @@ func BenchmarkRoute(b *testing.B) {
 		})
 	}
 }
+
+// A payload that the reader did not keep is refused like one that is too large here,
+// with the same words, so that both paths say the same.
+func TestOversizeIsRefusedAlike(t *testing.T) {
+	r, err := New(Config{MessageBytesMax: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := outbox.Event{Table: outbox.Table{Schema: "s", Name: "outbox"}, ID: "1", Type: "e"}
+	kept, dropped := base, base
+	kept.Payload, dropped.OversizeBytes = make([]byte, 2000), 2000
+	_, err1 := r.Route(&kept)
+	_, err2 := r.Route(&dropped)
+	if err1 == nil || err2 == nil || err1.Error() != err2.Error() || !strings.Contains(err1.Error(), "2000 bytes") {
+		t.Errorf("kept: %v; not kept: %v", err1, err2)
+	}
+}
