@@ -26,9 +26,8 @@ type Config struct {
 	// DSN is the source: address, account, TLS. It serves the SQL checks and the
 	// replication stream alike.
 	DSN *mysql.Config
-	// Connect, when set, is asked for the DSN before every connection, so that
-	// rotated secrets are picked up. DSN is then ignored.
-	Connect func() (*mysql.Config, error)
+	// Sources, when set, say where the source is, and where else; DSN is then ignored.
+	Sources *Sources
 
 	ServerID uint32 // replication client id, unique among all replicas; required
 
@@ -120,7 +119,7 @@ func New(cfg Config) (*Reader, error) {
 	if cfg.ServerID == 0 {
 		return nil, errors.New("binlog: ServerID must not be 0; set ROWFERRY_SERVER_ID to a number no other replica uses")
 	}
-	if cfg.DSN == nil && cfg.Connect == nil {
+	if cfg.DSN == nil && cfg.Sources == nil {
 		return nil, errors.New("binlog: no source address")
 	}
 	for t, l := range cfg.Layouts {
@@ -137,9 +136,8 @@ func New(cfg Config) (*Reader, error) {
 	if cfg.HeartbeatPeriod <= 0 {
 		cfg.HeartbeatPeriod = defaultHeartbeatPeriod
 	}
-	if cfg.Connect == nil {
-		dsn := cfg.DSN
-		cfg.Connect = func() (*mysql.Config, error) { return dsn, nil }
+	if cfg.Sources == nil {
+		cfg.Sources = oneSource(cfg.DSN)
 	}
 	return &Reader{cfg: cfg, watch: newWatchList(cfg), parked: map[xid]*parkedXA{}}, nil
 }

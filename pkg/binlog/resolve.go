@@ -2,6 +2,7 @@ package binlog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -12,8 +13,35 @@ import (
 // serve now. from is "now" (the present end), "earliest" (all that the server
 // still has), a GTID set (what is already done), FILE:POS, or the text of a saved
 // position. A position that the server can no longer serve gives ErrGap with the
-// reason; any other error is worth another try.
+// reason; any other error is worth another try, which may go to another server.
 func (r *Reader) Resolve(ctx context.Context, from string) (string, error) {
+	for {
+		text, err := r.resolve(ctx, from)
+		if err == nil || ctx.Err() != nil {
+			return text, err
+		}
+		verdict, moved := r.cfg.Sources.failed(err, isFile(from))
+		if !moved {
+			return "", verdict
+		}
+		r.cfg.Logger.Warn().Str("reason", brief(err)).Msg("the next source is tried")
+		if !errors.Is(err, ErrGap) {
+			return "", err
+		}
+	}
+}
+
+// isFile reports whether from is a place in a file, which only one server has.
+func isFile(from string) bool {
+	if p, err := parsePosition(from); err == nil {
+		return p.gtids == nil
+	}
+	from = strings.TrimSpace(from)
+	set, err := parseMySQLSet(from)
+	return from != "now" && from != "earliest" && !mariadbSetPattern.MatchString(from) && (err != nil || set.IsEmpty())
+}
+
+func (r *Reader) resolve(ctx context.Context, from string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, sqlTimeout)
 	defer cancel()
 	s, _, err := r.openServer(ctx)

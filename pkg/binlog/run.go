@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"time"
 
@@ -14,13 +13,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/rowferry/rowferry/pkg/outbox"
-)
-
-// Pauses between connections.
-const (
-	pauseMin    = 500 * time.Millisecond
-	pauseMax    = 30 * time.Second
-	doubtfulMax = 3 // times an unreadable place is tried before it counts as lost
 )
 
 // Run reads behind from, a text of [Reader.Resolve] or [Reader.Encode], and calls
@@ -46,80 +38,14 @@ func (r *Reader) Run(ctx context.Context, from string, emit func(context.Context
 	for goesOn := false; ; {
 		before, began := r.tracker.newest(), time.Now()
 		err := r.session(ctx, goesOn, emit)
-		if final(ctx, err) {
-			return err
-		}
-		if errors.Is(err, errReadAgain) {
+		if goesOn = errors.Is(err, errReadAgain) && ctx.Err() == nil; goesOn {
 			r.cfg.Logger.Info().Int64("hold_bytes_max", r.cfg.HoldBytesMax).Msg("a committed transaction is larger than what is held; it is read a second time")
-			goesOn = true
 			continue
 		}
-		goesOn = false
-		if r.tracker.newest() != before || time.Since(began) > pauseMax {
-			try = attempts{} // this one worked for a while
-		}
-		if isDoubtful(err) && try.doubtful() {
-			return gap("the same place failed %d times: %s", doubtfulMax, brief(err))
-		}
-		if err := r.pause(ctx, err, &try); err != nil {
+		worked := r.tracker.newest() != before || r.State().LastEvent.Sub(began) > pauseMax
+		if err := r.afterwards(ctx, err, worked, &try); err != nil {
 			return err
 		}
-	}
-}
-
-// final reports whether err ends Run.
-func final(ctx context.Context, err error) bool {
-	var fatal *fatalError
-	var stopped *emitError
-	return ctx.Err() != nil || errors.As(err, &stopped) || errors.Is(err, ErrGap) || errors.As(err, &fatal)
-}
-
-// emitError marks an error of the caller's own.
-type emitError struct{ err error }
-
-func (e *emitError) Error() string { return e.err.Error() }
-func (e *emitError) Unwrap() error { return e.err }
-
-// attempts counts failures in a row.
-type attempts struct {
-	failed int
-	doubts int
-	shown  string // text of the failure in the log
-}
-
-func (a *attempts) doubtful() bool {
-	a.doubts++
-	return a.doubts >= doubtfulMax
-}
-
-// wait is the pause before the next try: doubling, with a quarter of jitter either
-// way; at once the longest for what only an operator can mend.
-func (a *attempts) wait(err error) time.Duration {
-	var config *configError
-	if errors.As(err, &config) {
-		return pauseMax
-	}
-	d := min(pauseMin<<min(a.failed, 10), pauseMax)
-	a.failed++
-	return d*3/4 + rand.N(d/2)
-}
-
-// pause logs a failure when it is another than the last one, and waits.
-func (r *Reader) pause(ctx context.Context, err error, try *attempts) error {
-	text := brief(err)
-	r.setState(func(st *State) { st.Connected, st.LastError, st.Reconnects = false, text, st.Reconnects+1 })
-	wait := try.wait(err)
-	if text != try.shown {
-		try.shown = text
-		r.cfg.Logger.Warn().Str("reason", text).Dur("retry_in", wait).Msg("binlog connection lost; the failure is logged again only when it changes")
-	}
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }
 

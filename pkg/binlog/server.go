@@ -30,9 +30,9 @@ const sqlTimeout = 20 * time.Second
 // openServer connects, finds out who the server is and whether its settings let
 // its binlog be read.
 func (r *Reader) openServer(ctx context.Context) (*server, *mysql.Config, error) {
-	cfg, err := r.cfg.Connect()
+	cfg, err := r.cfg.Sources.current()
 	if err != nil {
-		return nil, nil, fmt.Errorf("source address: %w", err)
+		return nil, nil, err
 	}
 	c := cfg.Clone()
 	c.Timeout, c.ReadTimeout, c.WriteTimeout = 10*time.Second, sqlTimeout, sqlTimeout

@@ -32,13 +32,13 @@ func TestTLSLeastPrivilegeAndRotatedPassword(t *testing.T) {
 	roots := x509.NewCertPool()
 	roots.AddCert(certificate)
 	password := "first"
-	g.config.Connect = func() (*mysql.Config, error) {
+	g.config.Sources = NewSources(func() ([]*mysql.Config, error) {
 		cfg, err := mysql.ParseDSN(server.UserDSN("tail", password, ""))
 		if err == nil {
 			cfg.TLS = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 		}
-		return cfg, err
-	}
+		return []*mysql.Config{cfg}, err
+	}, 0, 0)
 	tl := g.tail("now")
 	g.exec("INSERT INTO outbox (payload) VALUES ('1')")
 	wantStrings(t, "payloads", payloads(g.flush(tl)), []string{"1"})
@@ -52,7 +52,7 @@ func TestTLSLeastPrivilegeAndRotatedPassword(t *testing.T) {
 	tl.stop()
 
 	// The stream itself refuses a server whose certificate nobody vouches for.
-	cfg, err := g.config.Connect()
+	cfg, err := g.config.Sources.current()
 	if err != nil {
 		t.Fatal(err)
 	}
