@@ -41,6 +41,8 @@ type Relay struct {
 	sink   Sink
 	meters *meters
 
+	shutdown <-chan struct{} // closed when the process is told to end
+
 	mu      sync.Mutex
 	waiting string    // what the relay waits for before it can work; empty: it works
 	standby bool      // waiting for the leader lock, and nothing is wrong with that
@@ -84,6 +86,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	r.shutdown = ctx.Done()
 	watching, stopWatching := context.WithCancel(ctx)
 	var watchers sync.WaitGroup
 	watchers.Go(func() { r.meters.watch(watching, r) })

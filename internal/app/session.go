@@ -186,7 +186,7 @@ func (r *Relay) engineConfig(s *session, begun checkpoint.Checkpoint, lock *lead
 		SendBatchMax: r.cfg.SendBatchMax, SendBatchBytesMax: int(r.cfg.SendBatchBytesMax),
 		CheckpointInterval: r.cfg.CheckpointInterval, DrainTimeout: r.cfg.DrainTimeout,
 		Lease: r.cfg.OutboxLease, SendTimeout: r.cfg.SendTimeout, MaxAttempts: r.cfg.OutboxMaxAttempts,
-		SourceLagMax: r.cfg.SourceLagMax, Grace: r.cfg.OutboxGrace,
+		SourceLagMax: r.cfg.SourceLagMax, Grace: r.cfg.OutboxGrace, Shutdown: r.shutdown,
 		Hooks: r.hooks(s), Logger: r.log,
 	}
 	if s.reader != nil {

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -31,5 +32,38 @@ func TestAcknowledgedIsRecordedThoughTheDrainTimesOut(t *testing.T) {
 	}
 	if got := r.saved.last(); got != fmt.Sprint(n) {
 		t.Errorf("position %q saved, want %d", got, n)
+	}
+}
+
+// A database that is away for longer than a drain costs the leadership, not the marks:
+// they are recorded when it is back, and only the end of the process limits that.
+func TestMarksOutliveTheLossOfLeadership(t *testing.T) {
+	for _, ended := range []bool{false, true} {
+		t.Run(fmt.Sprintf("process ended %v", ended), func(t *testing.T) {
+			shutdown := make(chan struct{})
+			r := start(t, func(c *Config, r *rig) {
+				c.DrainTimeout = 50 * time.Millisecond
+				c.Shutdown = shutdown
+				r.ledger.hold = make(chan struct{})
+			})
+			r.src.push("1:a")
+			eventually(t, "stored", func() bool { return len(r.sink.all()) == 1 })
+			stopped := make(chan error, 1)
+			go func() { stopped <- r.stop() }()
+			select {
+			case err := <-stopped:
+				t.Fatalf("Run returned %v before the outcome was recorded", err)
+			case <-time.After(1500 * time.Millisecond): // longer than any limit of an ending process
+			}
+			if ended {
+				close(shutdown)
+			} else {
+				close(r.ledger.hold)
+			}
+			err := <-stopped
+			if recorded := r.ledger.status("1") == outbox.Sent; recorded == ended || errors.Is(err, errMarksLate) != ended {
+				t.Errorf("recorded %v, Run returned %v", recorded, err)
+			}
+		})
 	}
 }

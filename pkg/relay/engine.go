@@ -98,6 +98,7 @@ type Config struct {
 	Grace              time.Duration        // no stream for this long: the tail counts as down
 	Disconnected       func() time.Duration // for how long the source has had no stream; nil: never
 	MaySend            func() bool          // whether leadership is certain at this moment; nil: always
+	Shutdown           <-chan struct{}      // closed when the process is told to end, not only this engine; nil: Run's ctx ends with the process
 	Hooks              Hooks
 	Logger             zerolog.Logger
 }
@@ -179,9 +180,9 @@ func (e *Engine) Run(ctx context.Context, from string) error {
 	e.stop(errDrained)
 	groupErr := e.waitForLanes()
 	close(lanesEnded) // now it is known what was acknowledged; all of that is still recorded
-	late := time.AfterFunc(leftUntil(end), func() { stopMarking(errMarksLate) })
+	unlimited := e.limitMarks(ctx, end, func() { stopMarking(errMarksLate) })
 	markErr := <-marked
-	late.Stop()
+	unlimited()
 	if errors.Is(readErr, context.Canceled) {
 		readErr = nil // it was told to stop: by ctx, or because something else failed
 	}
@@ -191,6 +192,42 @@ func (e *Engine) Run(ctx context.Context, from string) error {
 // leftUntil returns the time until end, and a second at least: without any, what
 // was acknowledged would surely be sent again.
 func leftUntil(end time.Time) time.Duration { return max(time.Until(end), time.Second) }
+
+// limitMarks calls late when the last outcomes have had their time. A process that
+// ends gives them the drain timeout. One that only lost its leadership, mostly because
+// the database is away, has time until it is told to end: what was sent is a fact
+// whoever leads, and forgotten it would be sent again. The limit is lifted by the
+// function returned. Shown by TestMarksOutliveTheLossOfLeadership.
+func (e *Engine) limitMarks(ctx context.Context, end time.Time, late func()) (lift func()) {
+	if ctx.Err() == nil || e.cfg.Shutdown == nil || isClosed(e.cfg.Shutdown) {
+		timer := time.AfterFunc(leftUntil(end), late)
+		return func() { timer.Stop() }
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var waiting sync.WaitGroup
+	waiting.Go(func() {
+		select {
+		case <-e.cfg.Shutdown:
+			if sleep(ctx, e.cfg.DrainTimeout) {
+				late()
+			}
+		case <-ctx.Done():
+		}
+	})
+	return func() {
+		cancel()
+		waiting.Wait()
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
 
 var errMarksLate = errors.New("recording the last outcomes took more than the drain timeout; what is not recorded will be sent again")
 
