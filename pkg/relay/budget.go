@@ -63,6 +63,14 @@ func (b *budget) stopWaiting() {
 	}
 }
 
+// add counts bytes of an event that was admitted when its size was not known; they may
+// go beyond the limit, and then nothing more is admitted until there is room again.
+func (b *budget) add(bytes int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.bytes += bytes
+}
+
 func (b *budget) release(events, bytes int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -110,6 +110,7 @@ type Engine struct {
 	log    zerolog.Logger
 	hooks  Hooks
 	budget *budget
+	byKey  *byKey
 	intake *queue[unit]
 	marks  *queue[settlement]
 	fence  fence
@@ -144,6 +145,7 @@ func New(cfg Config) *Engine {
 		log:      cfg.Logger,
 		hooks:    cfg.Hooks.withDefaults(),
 		budget:   newBudget(cfg.InflightMax, cfg.InflightBytesMax),
+		byKey:    newByKey(cfg.InflightBytesMax / 4),
 		intake:   newQueue[unit](),
 		marks:    newQueue[settlement](),
 		inflight: registry{},

@@ -87,6 +87,9 @@ type memoryLedger struct {
 	hold     chan struct{}          // Record waits until it is closed
 	locked   map[string]bool        // rows that somebody keeps locked
 	onRecord func([]outbox.Outcome) // called inside, before the commit
+
+	payloadBytes int // of every row
+	loaded       int // rows that Load has returned
 }
 
 func newLedger() *memoryLedger {
@@ -165,7 +168,8 @@ func (l *memoryLedger) Load(_ context.Context, table outbox.Table, ids []string)
 	for _, id := range ids {
 		if s, ok := l.rows[id]; ok {
 			st[id] = s
-			events = append(events, &outbox.Event{Table: table, ID: id, AggregateID: "read by key"})
+			events = append(events, &outbox.Event{Table: table, ID: id, AggregateID: "read by key", Payload: make([]byte, l.payloadBytes)})
+			l.loaded++
 		}
 	}
 	return events, st, nil

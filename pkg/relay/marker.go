@@ -268,6 +268,7 @@ func (e *Engine) conclude(batch []settlement, locked map[outbox.Key]bool) {
 			resend = append(resend, e.release(s)...)
 			events += int64(countAdmitted(s.item))
 			bytes += s.item.admitted
+			e.byKey.settled(s.item)
 		}
 	}
 	e.mu.Unlock()

@@ -20,6 +20,7 @@ type item struct {
 	claimedAt time.Time // just before the claim was made, by our clock
 	attempts  int       // unknown errors so far, those recorded in the row among them
 	admitted  int64     // bytes taken from the budget; 0 for the sweep
+	byKey     int64     // bytes among them that were read from the table
 
 	state     state
 	taken     bool    // reserved by the sweep, then taken over by the tail

@@ -64,8 +64,31 @@ func (e *Engine) routeItems(ctx context.Context, items []*item) error {
 	if err != nil {
 		return err
 	}
+	for len(items) > 0 {
+		n := e.unreadLen(items)
+		if err := e.dispatchAll(ctx, items[:n]); err != nil {
+			return err
+		}
+		items = items[n:]
+	}
+	return nil
+}
+
+// dispatchAll sends items on to their lanes, one by one: fill may wait for those that
+// have gone.
+func (e *Engine) dispatchAll(ctx context.Context, items []*item) error {
+	rows, err := e.readByKey(ctx, items)
+	if err != nil {
+		return err
+	}
 	for _, it := range items {
-		e.dispatch(it)
+		ok, err := e.fill(ctx, it, rows)
+		if err != nil {
+			return err
+		}
+		if ok {
+			e.dispatch(it)
+		}
 	}
 	return nil
 }
@@ -121,7 +144,7 @@ func (e *Engine) lookUp(ctx context.Context, items []*item) ([]*item, error) {
 			kept = append(kept, it)
 		}
 	}
-	return e.readByKey(ctx, kept)
+	return kept, nil
 }
 
 // unreadable stops a relay whose position is all it has for this event: there is
@@ -167,46 +190,6 @@ func (e *Engine) statuses(ctx context.Context, asked map[outbox.Table][]string) 
 		}
 	}
 	return states, nil
-}
-
-// readByKey replaces the events that the reader could not read for certain by
-// what the table says, in place, so that stream order stays.
-func (e *Engine) readByKey(ctx context.Context, items []*item) ([]*item, error) {
-	unread := map[outbox.Table][]string{}
-	for _, it := range items {
-		if it.event.Unread != "" {
-			unread[it.event.Table] = append(unread[it.event.Table], it.event.ID)
-		}
-	}
-	rows := map[outbox.Key]*outbox.Event{}
-	for table, ids := range unread {
-		err := e.insist(ctx, "reading rows by key", func() error {
-			events, _, err := e.cfg.Rows.Load(ctx, table, ids)
-			for _, ev := range events {
-				rows[ev.Key()] = ev
-			}
-			return err
-		})
-		if err != nil {
-			return nil, err
-		}
-	}
-	kept := items[:0]
-	for _, it := range items {
-		if it.event.Unread != "" {
-			ev := rows[it.event.Key()]
-			if ev == nil && e.cfg.Ledger == nil {
-				return nil, unreadable(it.event)
-			}
-			if ev == nil {
-				e.settle(it, settlement{skipped: "absent"})
-				continue
-			}
-			it.event, it.attempts = ev, ev.Attempts
-		}
-		kept = append(kept, it)
-	}
-	return kept, nil
 }
 
 // dispatch routes an item and puts it into its lane, or into the waiting list of
