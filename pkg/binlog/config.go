@@ -68,6 +68,9 @@ type State struct {
 	Flavor    string // mysql or mariadb; empty before the first connection
 	Address   string
 	Connected bool // the stream is open
+	// Replication says, for people, of whom the source is a replica and what is wrong
+	// with that; empty for a primary. It is asked at each connect.
+	Replication string
 
 	File   string // where the reader stands, for people
 	Offset uint64 // bytes from the start of File

@@ -27,6 +27,7 @@ func (e *fatalError) Unwrap() error { return e.err }
 // Error numbers of the server.
 const (
 	errParse            = 1064
+	errNoRight          = 1227
 	errMasterFatal      = 1236 // the dump cannot be served; the text says why
 	errMalformedGTIDSet = 1773
 	errDuplicateDomain  = 1943

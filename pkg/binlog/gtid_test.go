@@ -147,7 +147,7 @@ func TestTrackerProperties(t *testing.T) {
 		want := newMySQLSet()
 		var m model
 		done := 0
-		logs := []*logFile{{server: "s", fde: 1}, {server: "s", fde: 2}}
+		logs := []*logFile{{server: "s", fileHead: fileHead{fde: 1}}, {server: "s", fileHead: fileHead{fde: 2}}}
 		next := map[source]uint64{}
 		for range rapid.IntRange(1, 80).Draw(t, "steps") {
 			if rapid.IntRange(0, 3).Draw(t, "what") > 0 {
@@ -214,7 +214,7 @@ func TestTrackerStaysSmall(t *testing.T) {
 func TestTrackerBeyond4GiB(t *testing.T) {
 	var tr tracker
 	tr.start(&position{flavor: flavorMySQL, file: "b.1", offset: 4})
-	log, next := &logFile{fde: 7}, &logFile{fde: 8}
+	log, next := &logFile{fileHead: fileHead{fde: 7}}, &logFile{fileHead: fileHead{fde: 8}}
 	for _, c := range []struct {
 		log  *logFile
 		end  outbox.Position

@@ -21,12 +21,12 @@ const positionVersion = 1
 // noticing a reset of the same server. Without one, file and offset say it, and
 // only on the server that they came from.
 type position struct {
-	flavor string
-	gtids  gtidSet // nil: file mode
-	file   string
-	offset uint64
-	server string // server_uuid of MySQL, server_id of MariaDB; empty: unknown
-	fde    uint32 // creation time of file in seconds, from its first event; 0: unknown
+	flavor   string
+	gtids    gtidSet // nil: file mode
+	file     string
+	offset   uint64
+	server   string // server_uuid of MySQL, server_id of MariaDB; empty: unknown
+	fileHead        // of file
 }
 
 // positionText is the JSON form. The names are part of what is saved: adding is
@@ -39,11 +39,12 @@ type positionText struct {
 	Offset  uint64  `json:"pos,omitempty"`
 	Server  string  `json:"server,omitempty"`
 	FDE     uint32  `json:"fde,omitempty"`
+	First   uint32  `json:"first,omitempty"`
 }
 
 // String gives the text to save.
 func (p *position) String() string {
-	t := positionText{positionVersion, p.flavor, nil, p.file, p.offset, p.server, p.fde}
+	t := positionText{positionVersion, p.flavor, nil, p.file, p.offset, p.server, p.fde, p.first}
 	if p.gtids != nil {
 		s := p.gtids.String()
 		t.GTID = &s
@@ -69,7 +70,7 @@ func parsePosition(text string) (*position, error) {
 	if t.Version != positionVersion {
 		return nil, fmt.Errorf("saved position has version %d, this program knows %d", t.Version, positionVersion)
 	}
-	p := &position{flavor: t.Flavor, file: t.File, offset: t.Offset, server: t.Server, fde: t.FDE}
+	p := &position{flavor: t.Flavor, file: t.File, offset: t.Offset, server: t.Server, fileHead: fileHead{t.FDE, t.First}}
 	var err error
 	if t.GTID != nil {
 		if p.gtids, err = parseSet(t.Flavor, *t.GTID); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"regexp"
 	"strconv"
 	"strings"
@@ -60,17 +61,27 @@ var mariadbSetPattern = regexp.MustCompile(`^\d+-\d+-\d+(\s*,\s*\d+-\d+-\d+)*$`)
 
 func (s *server) resolve(ctx context.Context, from string) (*position, error) {
 	from = strings.TrimSpace(from)
-	switch {
-	case from == "now":
-		return s.now(ctx)
-	case from == "earliest":
-		return s.earliest(ctx)
-	case strings.HasPrefix(from, "{"):
+	if strings.HasPrefix(from, "{") {
 		p, err := parsePosition(from)
 		if err != nil {
 			return nil, err
 		}
 		return s.adopt(ctx, p)
+	}
+	p, err := s.begin(ctx, from)
+	if err == nil && p.file != "" {
+		p.fileHead, err = s.head(ctx, p.file)
+	}
+	return p, err
+}
+
+// begin is a place that was never read up to.
+func (s *server) begin(ctx context.Context, from string) (*position, error) {
+	switch from {
+	case "now":
+		return s.now(ctx)
+	case "earliest":
+		return s.earliest(ctx)
 	}
 	p, err := s.parseFrom(from)
 	if err != nil {
@@ -208,47 +219,67 @@ func (s *server) sameFlavor(p *position) error {
 
 // serves returns ErrGap if the server cannot go on behind p.
 func (s *server) serves(ctx context.Context, p *position) error {
-	if err := s.servesFile(ctx, p); err != nil {
+	intact, err := s.servesFile(ctx, p)
+	if err != nil {
 		return err
 	}
 	switch set := p.gtids.(type) {
 	case *mysqlSet:
-		return s.servesMySQL(ctx, set)
+		return s.servesMySQL(ctx, set, intact)
 	case *mariadbSet:
-		return s.servesMariaDB(ctx, set)
+		return s.servesMariaDB(ctx, set, intact)
 	}
 	return nil
 }
 
-// servesFile compares file and offset with the server's list. In file mode they
-// are the position; with a GTID set they only show that the log was reset, and
-// only to the server they came from.
-func (s *server) servesFile(ctx context.Context, p *position) error {
+// servesFile compares file and offset with the server's list, and the file with the
+// one that was read. In file mode they are the position; with a GTID set they only
+// show that the log was reset, and only to the server they came from: GTIDs are given
+// again after a reset, and the server would go on behind their namesakes. intact says
+// that the server still has the very bytes up to p.
+func (s *server) servesFile(ctx context.Context, p *position) (intact bool, err error) {
 	if p.server != s.id {
 		if p.gtids != nil {
-			return nil
+			return false, nil
 		}
-		return gap("the position %s:%d is of server %q, the source is now server %q, whose file of that name is another", p.file, p.offset, p.server, s.id)
+		return false, gap("the position %s:%d is of server %q, the source is now server %q, whose file of that name is another", p.file, p.offset, p.server, s.id)
 	}
 	if p.file == "" {
-		return nil
+		return false, nil
 	}
-	_, sizes, err := s.logs(ctx)
+	names, sizes, err := s.logs(ctx)
 	if err != nil {
-		return err
+		return false, err
 	}
 	size, found := sizes[p.file]
 	switch {
 	case !found && p.gtids == nil:
-		return gap("the server no longer has %s", p.file)
-	case found && size < p.offset && p.offset <= 1<<32-1:
-		return gap("%s has %d bytes on the server, but has been read up to %d: it was cut or reset", p.file, size, p.offset)
+		return false, gap("the server no longer has %s", p.file)
+	case !found && laterFile(p.file, names[len(names)-1]):
+		return false, gap("%s was read, and the server is only at %s: its log was reset, or a backup restored", p.file, names[len(names)-1])
+	case found && size < p.offset && p.offset <= math.MaxUint32:
+		return false, gap("%s has %d bytes on the server, but has been read up to %d: it was cut or reset", p.file, size, p.offset)
+	case !found || p.fde == 0:
+		return false, nil
 	}
-	return nil
+	head, err := s.head(ctx, p.file)
+	if err == nil && p.differs(head) {
+		err = reborn(p.file, p.fileHead, head)
+	}
+	return err == nil, err
+}
+
+// laterFile reports whether a comes after b in the numbering of one log.
+func laterFile(a, b string) bool {
+	baseA, numberA, okA := cutLast(a, ".")
+	baseB, numberB, okB := cutLast(b, ".")
+	x, errA := strconv.ParseUint(numberA, 10, 64)
+	y, errB := strconv.ParseUint(numberB, 10, 64)
+	return okA && okB && errA == nil && errB == nil && baseA == baseB && x > y
 }
 
 // servesMySQL lets the server do the arithmetic: it knows every form of tag.
-func (s *server) servesMySQL(ctx context.Context, set *mysqlSet) error {
+func (s *server) servesMySQL(ctx context.Context, set *mysqlSet, intact bool) error {
 	text := set.String()
 	missing, err := s.text(ctx, "SELECT GTID_SUBTRACT(@@global.gtid_purged, ?)", text)
 	if err != nil {
@@ -261,22 +292,32 @@ func (s *server) servesMySQL(ctx context.Context, set *mysqlSet) error {
 	if err != nil {
 		return fmt.Errorf("comparing GTID sets: %w", err)
 	}
-	return s.judgeAhead(ctx, ahead)
+	return s.judgeAhead(ahead, intact)
 }
 
-// judgeAhead decides about transactions that were read and that the server
-// lacks: a replica will have them by and by, anything else has lost them.
-func (s *server) judgeAhead(ctx context.Context, ahead string) error {
-	if ahead == "" {
+// judgeAhead decides about transactions that were read and that the server lacks: a
+// replica will have them by and by, and so may a server that nobody can write to; a
+// primary has lost them.
+//
+// The binlog runs ahead of gtid_executed, with semi-synchronous replication by as
+// long as the replica takes to answer. So the very server from which they were read
+// has lost nothing as long as its file is the same and as long
+// (test: TestSemiSyncDelayIsNoGap).
+func (s *server) judgeAhead(ahead string, intact bool) error {
+	switch {
+	case ahead == "":
 		return nil
+	case s.replica != nil:
+		return fmt.Errorf("the source is a %s, and does not yet have transactions already read: %s", s.replica, cut(ahead))
+	case s.readOnly:
+		return fmt.Errorf("the source is read-only, and lacks transactions already read: %s (once it can be written to, they count as lost)", cut(ahead))
+	case intact:
+		return fmt.Errorf("the source has written transactions to its binlog that it has not committed yet, as while it waits for a semi-synchronous replica: %s", cut(ahead))
 	}
-	if s.isReplica(ctx) {
-		return fmt.Errorf("the source is a replica that does not yet have transactions already read: %s", cut(ahead))
-	}
-	return gap("the server does not know transactions that were read: %s (its log was reset, or it was promoted without them)", cut(ahead))
+	return gap("the server does not know transactions that were read: %s (its log was reset, a backup restored, or it was promoted without them)", cut(ahead))
 }
 
-func (s *server) servesMariaDB(ctx context.Context, set *mariadbSet) error {
+func (s *server) servesMariaDB(ctx context.Context, set *mariadbSet, intact bool) error {
 	names, _, err := s.logs(ctx)
 	if err != nil {
 		return err
@@ -297,7 +338,7 @@ func (s *server) servesMariaDB(ctx context.Context, set *mariadbSet) error {
 		return err
 	}
 	if d, behind := newest.lacks(set); behind {
-		return s.judgeAhead(ctx, fmt.Sprintf("domain %d beyond %q", d, text))
+		return s.judgeAhead(fmt.Sprintf("domain %d beyond %q", d, text), intact)
 	}
 	return nil
 }

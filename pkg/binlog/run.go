@@ -58,7 +58,7 @@ func (r *Reader) session(ctx context.Context, goesOn bool, emit emitFunc) error 
 	s.emit, s.ctx, s.goesOn = emit, ctx, goesOn
 	s.reader.payloadBytesMax = r.cfg.PayloadBytesMax
 	defer s.payload.close()
-	err = s.run(ctx, r, cfg)
+	err = s.run(ctx, cfg)
 	r.inside.Store(false)
 	r.setState(func(st *State) { st.Connected = false })
 	switch {
@@ -98,21 +98,25 @@ func (r *Reader) check(ctx context.Context) (*stream, *mysql.Config, error) {
 			return nil, nil, err
 		}
 	}
-	if cfg.TLS != nil && cfg.AllowFallbackToPlaintext && !srv.encrypted {
-		cfg.TLS = nil
-	}
 	return s, cfg, nil
 }
 
-// run opens the stream and waits for its end. Sockets are closed from outside when
-// ctx ends, whatever the library is waiting for.
-func (s *stream) run(ctx context.Context, r *Reader, cfg *mysql.Config) error {
+// run reads behind the reader's position until the stream ends.
+func (s *stream) run(ctx context.Context, cfg *mysql.Config) error {
+	sc := s.r.syncerConfig(s.flavor)
+	sc.SynchronousEventHandler = s
+	return dump(ctx, sc, cfg, &s.r.resume)
+}
+
+// dump starts a replication stream behind from and waits for its end. Sockets are
+// closed from outside when ctx ends, whatever the library is waiting for.
+func dump(ctx context.Context, sc replication.BinlogSyncerConfig, cfg *mysql.Config, from *position) error {
 	d := newDialer(cfg)
 	stop := context.AfterFunc(ctx, d.stop)
 	defer stop()
-	sc := r.syncerConfig(s.flavor, d)
+	sc.Dialer = d.dial
 	sc.Host, sc.User, sc.Password, sc.TLSConfig = cfg.Addr, cfg.User, cfg.Passwd, tlsFor(cfg)
-	syncer, streamer, err := s.open(sc)
+	syncer, streamer, err := open(sc, from)
 	if syncer != nil {
 		defer syncer.Close()
 	}
@@ -132,6 +136,22 @@ func (s *stream) run(ctx context.Context, r *Reader, cfg *mysql.Config) error {
 		err = errors.New("the replication stream ended")
 	}
 	return err
+}
+
+// open starts a replication stream behind a position.
+func open(sc replication.BinlogSyncerConfig, from *position) (syncer *replication.BinlogSyncer, streamer *replication.BinlogStreamer, err error) {
+	defer func() {
+		if p := recover(); p != nil { // a malformed key sent by a server makes the library panic
+			err = fmt.Errorf("connecting: internal error of the client: %v", p)
+		}
+	}()
+	syncer = replication.NewBinlogSyncer(sc)
+	if from.gtids != nil {
+		streamer, err = syncer.StartSyncGTID(from.gtids.Clone())
+	} else {
+		streamer, err = syncer.StartSync(filePosition(from))
+	}
+	return syncer, streamer, err
 }
 
 func newDialer(cfg *mysql.Config) *dialer {

@@ -22,6 +22,9 @@ type server struct {
 	gtid      bool // positions are GTID sets
 	lowerCase bool // table names are compared in lower case
 	encrypted bool // the SQL connection is inside TLS
+	readOnly  bool
+	replica   *upstream // nil: it replicates from nobody
+	head      func(ctx context.Context, file string) (fileHead, error)
 }
 
 // sqlTimeout bounds all SQL checks before one stream together.
@@ -49,7 +52,11 @@ func (r *Reader) openServer(ctx context.Context) (*server, *mysql.Config, error)
 		err := &configError{fmt.Errorf("ROWFERRY_SERVER_ID is %d, which is the server's own server_id; choose another", r.cfg.ServerID)}
 		return nil, nil, errors.Join(err, s.db.Close())
 	}
-	r.setState(func(st *State) { st.Flavor, st.Address = s.flavor, c.Addr })
+	if c.TLS != nil && c.AllowFallbackToPlaintext && !s.encrypted {
+		c.TLS = nil
+	}
+	s.head = func(ctx context.Context, file string) (fileHead, error) { return r.readHead(ctx, s.flavor, c, file) }
+	r.setState(func(st *State) { st.Flavor, st.Address, st.Replication = s.flavor, c.Addr, s.replica.String() })
 	return s, c, nil
 }
 
@@ -69,6 +76,9 @@ func (s *server) identify(ctx context.Context) error {
 		return &configError{fmt.Errorf("binlog_format is %s, so inserted rows are not in the binlog; SET GLOBAL binlog_format=ROW, then reconnect the applications", format)}
 	}
 	if s.encrypted, err = s.isEncrypted(ctx); err != nil {
+		return err
+	}
+	if err := s.learnRole(ctx, strings.Contains(version, "MariaDB")); err != nil {
 		return err
 	}
 	if strings.Contains(version, "MariaDB") {
@@ -135,16 +145,6 @@ func (s *server) logs(ctx context.Context) (names []string, sizes map[string]uin
 		return nil, nil, &configError{errors.New("the server has no binlog files")}
 	}
 	return names, sizes, nil
-}
-
-// isReplica reports whether the server itself replicates from another. A server
-// that may not be asked counts as none.
-func (s *server) isReplica(ctx context.Context) bool {
-	rows, err := s.maps(ctx, "SHOW REPLICA STATUS")
-	if isSQLError(err, errParse) { // before MySQL 8.0.22
-		rows, err = s.maps(ctx, "SHOW SLAVE STATUS")
-	}
-	return err == nil && len(rows) > 0
 }
 
 func (s *server) text(ctx context.Context, query string, args ...any) (string, error) {

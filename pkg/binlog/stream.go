@@ -29,9 +29,11 @@ type stream struct {
 	file    string
 	offset  uint64   // 64 bits, while the stream counts modulo 4 GiB
 	log     *logFile // of file
-	newFile bool     // file began within this stream
-	started bool     // something arrived
-	goesOn  bool     // nothing can come a second time: the one before ended only to read a giant again
+	newFile bool     // file began within this stream, and its description is still to come
+	// fromHead: file is read from its start, so that its first events are seen.
+	fromHead bool
+	started  bool // something arrived
+	goesOn   bool // nothing can come a second time: the one before ended only to read a giant again
 
 	plans        map[uint64]*plan // by table id; absent: not watched
 	fenceColumns []outbox.Column
@@ -67,6 +69,7 @@ func (s *stream) HandleEvent(ev *replication.BinlogEvent) (err error) {
 		s.rotate(e)
 		return nil
 	case *replication.GenericEvent:
+		s.noticeFirst(h, ev.RawData)
 		return s.generic(h, e.Data)
 	}
 	return malformed("event of type %d in an unexpected form", h.kind)
@@ -128,11 +131,13 @@ func (s *stream) rotate(e *replication.RotateEvent) {
 // and another content is told.
 func (s *stream) describe(h header) error {
 	s.abandon()
-	s.log = &logFile{server: s.server, fde: h.timestamp}
-	from := &s.r.resume
-	if from.file == s.file && from.server == s.server && from.fde != 0 && h.timestamp != 0 && from.fde != h.timestamp {
-		return gap("%s is another file than the one read before: it was created at %s, that one at %s (the log was reset)",
-			s.file, unix(h.timestamp), unix(from.fde))
+	s.log = &logFile{server: s.server, fileHead: fileHead{fde: h.timestamp}}
+	s.fromHead = s.newFile
+	if from := &s.r.resume; from.file == s.file && from.server == s.server {
+		if from.differs(s.log.fileHead) {
+			return reborn(s.file, from.fileHead, s.log.fileHead)
+		}
+		s.log.first = from.first
 	}
 	if !s.newFile {
 		return nil
@@ -144,6 +149,17 @@ func (s *stream) describe(h header) error {
 
 // fileHeadSize is where the first event of every file stands.
 const fileHeadSize = 4
+
+// noticeFirst completes what tells the present file from another of its name, if it
+// is read from its start. Positions already given out keep what they had.
+func (s *stream) noticeFirst(h header, raw []byte) {
+	if s.log == nil || !s.fromHead || s.log.first != 0 || !marksFile(s.flavor, h.kind) {
+		return
+	}
+	log := *s.log
+	log.first = firstSum(raw)
+	s.log = &log
+}
 
 func unix(seconds uint32) string { return time.Unix(int64(seconds), 0).UTC().Format(time.RFC3339) }
 
@@ -233,7 +249,7 @@ func (s *stream) deliver(b outbox.Batch, g gtid) error {
 		from.gtids.add(g)
 	}
 	if from.gtids != nil || s.offset <= math.MaxUint32 {
-		from.file, from.offset, from.server, from.fde = s.file, s.offset, s.log.server, s.log.fde
+		from.file, from.offset, from.server, from.fileHead = s.file, s.offset, s.log.server, s.log.fileHead
 	}
 	return nil
 }
@@ -248,27 +264,9 @@ func (s *stream) send(b outbox.Batch) error {
 	return err
 }
 
-// open starts the replication stream behind the reader's position.
-func (s *stream) open(cfg replication.BinlogSyncerConfig) (syncer *replication.BinlogSyncer, streamer *replication.BinlogStreamer, err error) {
-	defer func() {
-		if p := recover(); p != nil { // a malformed key sent by a server makes the library panic
-			err = fmt.Errorf("connecting: internal error of the client: %v", p)
-		}
-	}()
-	cfg.SynchronousEventHandler = s
-	syncer = replication.NewBinlogSyncer(cfg)
-	from := &s.r.resume
-	if from.gtids != nil {
-		streamer, err = syncer.StartSyncGTID(from.gtids.Clone())
-	} else {
-		streamer, err = syncer.StartSync(filePosition(from))
-	}
-	return syncer, streamer, err
-}
-
 // syncerConfig holds every setting of the library that matters; the rest stays at
 // zero on purpose.
-func (r *Reader) syncerConfig(flavor string, d *dialer) replication.BinlogSyncerConfig {
+func (r *Reader) syncerConfig(flavor string) replication.BinlogSyncerConfig {
 	return replication.BinlogSyncerConfig{
 		ServerID:         r.cfg.ServerID,
 		Flavor:           flavor,
@@ -281,7 +279,6 @@ func (r *Reader) syncerConfig(flavor string, d *dialer) replication.BinlogSyncer
 		EventCacheCount:  1, // not used with a synchronous handler
 		DiscardGTIDSet:   true,
 		Logger:           slog.New(slog.DiscardHandler), // it prints events; what it says comes back as an error too
-		Dialer:           d.dial,
 		Option: func(c *client.Conn) error {
 			// While emit blocks nothing is read; the server would hang up after a minute.
 			_, err := c.Execute("SET SESSION net_write_timeout=3600")

@@ -63,7 +63,7 @@ func TestTLSLeastPrivilegeAndRotatedPassword(t *testing.T) {
 	}
 	r.resume = position{flavor: flavorMySQL, gtids: newMySQLSet()}
 	s := &stream{r: r, ctx: t.Context(), flavor: flavorMySQL, plans: map[uint64]*plan{}}
-	if err := s.run(t.Context(), r, cfg); err == nil || !strings.Contains(err.Error(), "certificate") {
+	if err := s.run(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("a stream from an unknown server ended with %v", err)
 	}
 	if _, err := r.Resolve(t.Context(), "now"); err == nil || !strings.Contains(err.Error(), "certificate") {

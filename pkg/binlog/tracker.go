@@ -32,7 +32,7 @@ type run struct {
 // logFile is one binlog file of one server, as one connection met it.
 type logFile struct {
 	server string // identity, see position
-	fde    uint32 // creation time, seconds
+	fileHead
 }
 
 // start forgets everything and begins behind p. Positions given out before it
@@ -110,7 +110,7 @@ func (t *tracker) take(p outbox.Position) {
 	// the last place before it stays the saved one until the next file begins.
 	if last == p.Seq && (t.durable.gtids != nil || p.Offset <= math.MaxUint32) {
 		t.durable.file, t.durable.offset = p.File, p.Offset
-		t.durable.server, t.durable.fde = r.log.server, r.log.fde
+		t.durable.server, t.durable.fileHead = r.log.server, r.log.fileHead
 	}
 	t.text = ""
 	if r.gtid.gno != 0 {
