@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -42,8 +43,12 @@ type columnPlan struct {
 	meta     uint16
 	unsigned bool
 	length   int      // of BINARY(n), to which zeros are restored
-	labels   []string // of ENUM and SET
-	charset  charsetKind
+	labels   []string // of ENUM and SET, in UTF-8
+	doubtful bool     // a question mark in a label may stand for another character
+	decimals int      // of FLOAT(M,D) and DOUBLE(M,D); -1: as many as it takes
+	short    bool     // YEAR(2)
+	charset  *charset // from which text is converted; nil: it is handed on as it is
+	unread   string   // why no value of the column is certain; empty: they are
 	zone     *time.Location
 }
 
@@ -250,6 +255,12 @@ var typesOf = map[string]string{
 	"mediumtext": types(my.MYSQL_TYPE_BLOB, typeBlobCompressed), "longtext": types(my.MYSQL_TYPE_BLOB, typeBlobCompressed),
 	"tinyblob": types(my.MYSQL_TYPE_BLOB, typeBlobCompressed), "blob": types(my.MYSQL_TYPE_BLOB, typeBlobCompressed),
 	"mediumblob": types(my.MYSQL_TYPE_BLOB, typeBlobCompressed), "longblob": types(my.MYSQL_TYPE_BLOB, typeBlobCompressed),
+	// MariaDB's own types are strings of bytes in the stream, and so are its vectors.
+	"uuid": types(my.MYSQL_TYPE_STRING), "inet6": types(my.MYSQL_TYPE_STRING), "inet4": types(my.MYSQL_TYPE_STRING),
+	"vector":   types(my.MYSQL_TYPE_VECTOR, my.MYSQL_TYPE_VARCHAR, my.MYSQL_TYPE_VAR_STRING, my.MYSQL_TYPE_BLOB),
+	"geometry": types(my.MYSQL_TYPE_GEOMETRY), "point": types(my.MYSQL_TYPE_GEOMETRY), "linestring": types(my.MYSQL_TYPE_GEOMETRY),
+	"polygon": types(my.MYSQL_TYPE_GEOMETRY), "multipoint": types(my.MYSQL_TYPE_GEOMETRY), "multilinestring": types(my.MYSQL_TYPE_GEOMETRY),
+	"multipolygon": types(my.MYSQL_TYPE_GEOMETRY), "geomcollection": types(my.MYSQL_TYPE_GEOMETRY), "geometrycollection": types(my.MYSQL_TYPE_GEOMETRY),
 	"json": types(my.MYSQL_TYPE_JSON), "enum": types(my.MYSQL_TYPE_ENUM), "set": types(my.MYSQL_TYPE_SET),
 }
 
@@ -277,45 +288,104 @@ func fitsLength(c outbox.Column, m *tableMap, i int) bool {
 	default:
 		return true
 	}
-	width, known := charsetWidths[c.Charset]
+	width := widthOf(c.Charset)
 	real, length := realType(m.types[i], m.metas[i])
-	return !known || real == typeVarcharCompressed || int64(length) == c.LengthMax*width
+	return width == 0 || real == typeVarcharCompressed || int64(length) == c.LengthMax*width
 }
 
 func newColumnPlan(role outbox.Role, c outbox.Column, m *tableMap, i int, zone *time.Location) columnPlan {
-	p := columnPlan{role: role, dataType: c.DataType, meta: m.metas[i], unsigned: c.Unsigned(), zone: zone}
+	p := columnPlan{role: role, dataType: c.DataType, meta: m.metas[i], unsigned: c.Unsigned(), decimals: -1, zone: zone}
 	p.real, _ = realType(m.types[i], m.metas[i])
+	if _, known := typesOf[c.DataType]; !known {
+		p.unread = unreadType
+	}
 	switch c.DataType {
 	case "enum", "set":
-		p.labels = parseLabels(c.FullType)
+		p.labels, p.unread = labelsOf(c, m, i)
+		p.doubtful = m.labels[i] == nil
+		return p
 	case "binary":
 		p.length = int(c.LengthMax)
+	case "float", "double":
+		p.decimals = decimalsOf(c.FullType)
+	case "year":
+		p.short = c.FullType == "year(2)"
 	}
-	if !c.Binary() {
-		p.charset = kindOfCharset(c.Charset)
+	if !c.Binary() && !asIs(c.Charset) {
+		if p.charset = charsets[c.Charset]; p.charset == nil {
+			p.unread = unreadCharset
+		}
 	}
 	return p
 }
 
-// parseLabels reads the labels out of enum('a','it”s').
+// labelsOf prefers the labels of the stream, which are those of the moment, to
+// those of the layout, which information_schema tells in three-byte UTF-8, with
+// question marks for what does not fit.
+func labelsOf(c outbox.Column, m *tableMap, i int) (labels []string, unread string) {
+	if m.labels[i] == nil {
+		return parseLabels(c.FullType), ""
+	}
+	if asIs(c.Charset) {
+		return m.labels[i], ""
+	}
+	set := charsets[c.Charset]
+	if set == nil {
+		return nil, unreadCharset
+	}
+	for _, label := range m.labels[i] {
+		text, ok := set.asUTF8(nil, []byte(label))
+		if !ok {
+			return nil, unreadCharset
+		}
+		labels = append(labels, string(text))
+	}
+	return labels, ""
+}
+
+// decimalsOf reads the D of a type like double(10,2), -1 if it has none.
+func decimalsOf(fullType string) int {
+	_, rest, _ := strings.Cut(fullType, ",")
+	digits, _, _ := strings.Cut(rest, ")")
+	d, err := strconv.Atoi(digits)
+	if err != nil {
+		return -1
+	}
+	return d
+}
+
+// parseLabels reads the labels out of enum('a','it”s'), the form in which
+// information_schema has them.
 func parseLabels(fullType string) []string {
 	var labels []string
 	_, s, _ := strings.Cut(fullType, "(")
 	for strings.HasPrefix(s, "'") {
-		s = s[1:]
-		var label strings.Builder
-		for {
-			part, rest, ok := strings.Cut(s, "'")
-			label.WriteString(part)
-			s = rest
-			if !ok || !strings.HasPrefix(s, "'") {
-				break
-			}
-			label.WriteByte('\'')
-			s = s[1:]
-		}
-		labels = append(labels, label.String())
+		var label string
+		label, s = parseLabel(s[1:])
+		labels = append(labels, label)
 		s = strings.TrimPrefix(s, ",")
 	}
 	return labels
+}
+
+// parseLabel reads up to the closing quote. Quotes inside are doubled, and some
+// characters stand behind a backslash.
+func parseLabel(s string) (label, rest string) {
+	escapes := map[byte]byte{'n': '\n', 'r': '\r', '0': 0}
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		if c == '\'' && !strings.HasPrefix(s[i+1:], "'") {
+			return b.String(), s[i+1:]
+		}
+		if (c == '\'' || c == '\\') && i+1 < len(s) {
+			i++
+			c = s[i]
+			if e, ok := escapes[c]; ok && s[i-1] == '\\' {
+				c = e
+			}
+		}
+		b.WriteByte(c)
+	}
+	return b.String(), ""
 }

@@ -18,9 +18,10 @@ type tableMap struct {
 	metas        []uint16
 
 	// Optional metadata; nil where binlog_row_metadata does not give it.
-	names     []string // FULL
-	unsigned  []byte   // one bit per numeric column, highest bit first
-	collation []uint64 // per column; 0: none or unknown
+	names     []string   // FULL
+	unsigned  []byte     // one bit per numeric column, highest bit first
+	collation []uint64   // per column; 0: none or unknown
+	labels    [][]string // FULL: per ENUM or SET column, in its character set; nil for others
 }
 
 // tableMapName returns schema and table of a TABLE_MAP body without reading the
@@ -82,12 +83,15 @@ const (
 	metaDefaultCharset     = 2
 	metaColumnCharset      = 3
 	metaColumnName         = 4
+	metaSetLabels          = 5
+	metaEnumLabels         = 6
 	metaEnumDefaultCharset = 10
 	metaEnumColumnCharset  = 11
 )
 
 func (m *tableMap) parseOptional(c *cursor) error {
 	m.collation = make([]uint64, len(m.types))
+	m.labels = make([][]string, len(m.types))
 	for len(c.b) > 0 && !c.failed {
 		kind := c.little(1)
 		v := cursor{b: c.take(c.length())}
@@ -96,6 +100,10 @@ func (m *tableMap) parseOptional(c *cursor) error {
 			m.unsigned = v.b
 		case metaColumnName:
 			m.names = readNames(&v, len(m.types))
+		case metaSetLabels:
+			m.readLabels(&v, my.MYSQL_TYPE_SET)
+		case metaEnumLabels:
+			m.readLabels(&v, my.MYSQL_TYPE_ENUM)
 		case metaDefaultCharset:
 			m.defaultCharset(&v, m.isText)
 		case metaColumnCharset:
@@ -121,6 +129,20 @@ func readNames(c *cursor, n int) []string {
 		c.failed = true
 	}
 	return names
+}
+
+// readLabels reads, for each column of a type, a count and so many labels.
+func (m *tableMap) readLabels(c *cursor, columnType byte) {
+	for i := range m.types {
+		if real, _ := realType(m.types[i], m.metas[i]); real != columnType || len(c.b) == 0 {
+			continue
+		}
+		n := c.length() // each label takes a byte at least
+		m.labels[i] = make([]string, 0, n)
+		for range n {
+			m.labels[i] = append(m.labels[i], string(c.take(c.length())))
+		}
+	}
 }
 
 // defaultCharset reads one collation for all columns of a kind, then exceptions:
@@ -229,12 +251,8 @@ func valueLength(t byte, meta uint16, b []byte) int {
 		return 4
 	case my.MYSQL_TYPE_LONGLONG, my.MYSQL_TYPE_DOUBLE, my.MYSQL_TYPE_DATETIME:
 		return 8
-	case my.MYSQL_TYPE_TIME2:
-		return 3 + (int(meta)+1)/2
-	case my.MYSQL_TYPE_TIMESTAMP2:
-		return 4 + (int(meta)+1)/2
-	case my.MYSQL_TYPE_DATETIME2:
-		return 5 + (int(meta)+1)/2
+	case my.MYSQL_TYPE_TIME2, my.MYSQL_TYPE_TIMESTAMP2, my.MYSQL_TYPE_DATETIME2:
+		return temporalLength(real, int(meta))
 	case my.MYSQL_TYPE_NEWDECIMAL:
 		return decimalLength(int(meta>>8), int(meta&0xff))
 	case my.MYSQL_TYPE_BIT:
@@ -247,6 +265,16 @@ func valueLength(t byte, meta uint16, b []byte) int {
 		return withPrefix(b, int(meta))
 	}
 	return -1
+}
+
+// temporalLength is that of a time with p digits behind the second, -1 if there
+// can be no such.
+func temporalLength(t byte, p int) int {
+	if p > 6 {
+		return -1
+	}
+	whole := map[byte]int{my.MYSQL_TYPE_TIME2: 3, my.MYSQL_TYPE_TIMESTAMP2: 4, my.MYSQL_TYPE_DATETIME2: 5}
+	return whole[t] + (p+1)/2
 }
 
 // stringPrefix is the size of the length in front of a string.

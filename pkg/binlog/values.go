@@ -3,7 +3,9 @@ package binlog
 import (
 	"bytes"
 	"encoding/binary"
+	"math"
 	"strconv"
+	"strings"
 	"time"
 
 	my "github.com/go-mysql-org/go-mysql/mysql"
@@ -14,59 +16,69 @@ import (
 // makes numbers (so ZEROFILL shows no zeros). The result is either part of raw or appended to scratch.
 // why is empty, or the reason for which the text is not known for certain.
 func (c *columnPlan) appendText(scratch, raw []byte) (text, newScratch []byte, why string) {
+	if c.unread != "" {
+		return nil, scratch, c.unread
+	}
 	start := len(scratch)
 	switch c.real {
 	case my.MYSQL_TYPE_VARCHAR, my.MYSQL_TYPE_VAR_STRING, my.MYSQL_TYPE_STRING:
 		return c.stringText(scratch, raw)
-	case my.MYSQL_TYPE_BLOB:
-		text = raw[c.meta:]
-		return text, scratch, c.charsetReason(text)
+	case my.MYSQL_TYPE_BLOB, my.MYSQL_TYPE_GEOMETRY, my.MYSQL_TYPE_VECTOR:
+		return c.convert(scratch, raw[c.meta:])
 	case my.MYSQL_TYPE_JSON:
 		out, err := appendJSON(scratch, raw[c.meta:])
 		if err != nil {
 			return nil, scratch, unreadType
 		}
-		return out[start:], out, ""
-	case my.MYSQL_TYPE_BIT:
-		return raw, scratch, ""
+		return appended(out, start), out, ""
 	}
 	out, ok := c.appendScalar(scratch, raw)
 	if !ok {
 		return nil, scratch, unreadType
 	}
-	return out[start:len(out):len(out)], out, ""
+	return appended(out, start), out, ""
+}
+
+// appended is what was written to b from start on: never nil, which means NULL.
+func appended(b []byte, start int) []byte {
+	if len(b) == start {
+		return []byte{}
+	}
+	return b[start:len(b):len(b)]
 }
 
 func (c *columnPlan) stringText(scratch, raw []byte) (text, newScratch []byte, why string) {
 	_, length := realType(c.real, c.meta)
 	text = raw[stringPrefix(length):]
+	start := len(scratch)
 	switch c.dataType {
-	case "char", "varchar", "varbinary":
 	case "binary":
-		if len(text) < c.length { // the server cuts trailing zeros off
-			start := len(scratch)
-			scratch = append(scratch, text...)
-			scratch = append(scratch, make([]byte, c.length-len(text))...)
-			return scratch[start:len(scratch):len(scratch)], scratch, ""
+		if len(text) >= c.length {
+			return text, scratch, ""
 		}
-	case "uuid":
-		start := len(scratch)
-		scratch, ok := appendMariaDBUUID(scratch, text)
+		scratch = append(scratch, text...) // the server cuts trailing zeros off
+		scratch = append(scratch, make([]byte, c.length-len(text))...)
+		return appended(scratch, start), scratch, ""
+	case "uuid", "inet6", "inet4":
+		out, ok := appendMariaDB(scratch, c.dataType, text)
 		if !ok {
 			return nil, scratch, unreadType
 		}
-		return scratch[start:len(scratch):len(scratch)], scratch, ""
-	default:
-		return nil, scratch, unreadType // inet6 and other types of MariaDB's own
+		return appended(out, start), out, ""
 	}
-	return text, scratch, c.charsetReason(text)
+	return c.convert(scratch, text)
 }
 
-func (c *columnPlan) charsetReason(text []byte) string {
-	if c.charset == charsetUTF8 || c.charset == charsetASCII && isASCII(text) || len(text) == 0 {
-		return ""
+// convert turns text into UTF-8.
+func (c *columnPlan) convert(scratch, text []byte) (converted, newScratch []byte, why string) {
+	if c.charset == nil || len(text) == 0 {
+		return text, scratch, ""
 	}
-	return unreadCharset
+	out, ok := c.charset.asUTF8(scratch, text)
+	if !ok {
+		return nil, scratch, unreadCharset
+	}
+	return appended(out, len(scratch)), out, ""
 }
 
 // appendScalar renders what has a fixed length. ok is false for a type whose
@@ -78,10 +90,13 @@ func (c *columnPlan) appendScalar(b, raw []byte) (out []byte, ok bool) {
 	case my.MYSQL_TYPE_NEWDECIMAL:
 		return appendDecimal(b, raw, int(c.meta>>8), int(c.meta&0xff)), true
 	case my.MYSQL_TYPE_YEAR:
-		if raw[0] == 0 {
-			return append(b, '0'), true
-		}
-		return strconv.AppendInt(b, int64(raw[0])+1900, 10), true
+		return c.appendYear(b, int64(raw[0])), true
+	case my.MYSQL_TYPE_BIT: // a number, as the ledger asks for it
+		return strconv.AppendUint(b, bigEndian(raw), 10), true
+	case my.MYSQL_TYPE_FLOAT:
+		return c.appendFloat(b, math.Float32frombits(uint32(littleEndian(raw))))
+	case my.MYSQL_TYPE_DOUBLE:
+		return c.appendDouble(b, math.Float64frombits(littleEndian(raw)))
 	case my.MYSQL_TYPE_DATE, my.MYSQL_TYPE_NEWDATE:
 		v := littleEndian(raw)
 		return appendDate(b, v>>9, v>>5&15, v&31), true
@@ -100,7 +115,7 @@ func (c *columnPlan) appendScalar(b, raw []byte) (out []byte, ok bool) {
 	case my.MYSQL_TYPE_SET:
 		return c.appendLabels(b, littleEndian(raw))
 	}
-	return b, false // FLOAT and DOUBLE depend on the server's printing, others are unknown
+	return b, false // TIME from before MySQL 5.6
 }
 
 func (c *columnPlan) appendInteger(b, raw []byte) []byte {
@@ -112,6 +127,41 @@ func (c *columnPlan) appendInteger(b, raw []byte) []byte {
 	return strconv.AppendInt(b, int64(v<<shift)>>shift, 10)
 }
 
+func (c *columnPlan) appendYear(b []byte, v int64) []byte {
+	if v != 0 {
+		v += 1900
+	}
+	if c.short {
+		v %= 100
+	}
+	return strconv.AppendInt(b, v, 10)
+}
+
+// appendFloat writes the number that the driver makes of what the server prints:
+// six digits, whatever more the column holds.
+func (c *columnPlan) appendFloat(b []byte, f float32) ([]byte, bool) {
+	const digits = 6
+	text := strconv.FormatFloat(float64(f), 'e', digits-1, 64)
+	if c.decimals >= 0 {
+		text = strconv.FormatFloat(float64(f), 'f', c.decimals, 64)
+	}
+	printed, err := strconv.ParseFloat(text, 32)
+	return strconv.AppendFloat(b, printed, 'g', -1, 32), err == nil
+}
+
+// appendDouble is like appendFloat, but the server prints all digits, unless the
+// column limits them.
+func (c *columnPlan) appendDouble(b []byte, f float64) ([]byte, bool) {
+	if c.decimals >= 0 {
+		printed, err := strconv.ParseFloat(strconv.FormatFloat(f, 'f', c.decimals, 64), 64)
+		if err != nil {
+			return b, false
+		}
+		f = printed
+	}
+	return strconv.AppendFloat(b, f, 'g', -1, 64), true
+}
+
 func (c *columnPlan) appendLabel(b []byte, index uint64) ([]byte, bool) {
 	if index == 0 {
 		return b, true // the empty string that stands for an invalid value
@@ -119,22 +169,22 @@ func (c *columnPlan) appendLabel(b []byte, index uint64) ([]byte, bool) {
 	if index > uint64(len(c.labels)) {
 		return b, false
 	}
-	return append(b, c.labels[index-1]...), true
+	label := c.labels[index-1]
+	return append(b, label...), !c.doubtful || !strings.Contains(label, "?")
 }
 
-func (c *columnPlan) appendLabels(b []byte, bits uint64) ([]byte, bool) {
+func (c *columnPlan) appendLabels(b []byte, bits uint64) (out []byte, ok bool) {
 	start := len(b)
-	for i := range 64 {
+	for i := range uint64(64) {
 		if bits&(1<<i) == 0 {
 			continue
-		}
-		if i >= len(c.labels) {
-			return b, false
 		}
 		if len(b) > start {
 			b = append(b, ',')
 		}
-		b = append(b, c.labels[i]...)
+		if b, ok = c.appendLabel(b, i+1); !ok {
+			return b, false
+		}
 	}
 	return b, true
 }
@@ -291,19 +341,4 @@ func appendTime2(b, raw []byte, p int) []byte {
 		micros *= 100
 	}
 	return appendFraction(appendClock(b, hms>>12&1023, hms>>6&63, hms&63), micros, p)
-}
-
-// appendMariaDBUUID prints a UUID of MariaDB, which comes in its natural order.
-// Tables of early versions may hold it with its parts reversed, told by the
-// variant standing where the version should; that form is not guessed at.
-func appendMariaDBUUID(b, raw []byte) ([]byte, bool) {
-	var u [16]byte // trailing zeros were cut off
-	if len(raw) > len(u) {
-		return b, false
-	}
-	copy(u[:], raw)
-	if reversed := u[6]&0xc0 == 0x80 && u[8] >= 0x10 && u[8] < 0x60; reversed {
-		return b, false
-	}
-	return appendUUID(b, u[:]), true
 }
