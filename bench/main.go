@@ -32,6 +32,7 @@ type options struct {
 	rounds   int
 	out      string
 	profile  string
+	only     string
 }
 
 // figure is one measured number.
@@ -65,6 +66,7 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 1, "rounds of ceilings and drains, interleaved; medians are shown")
 	flag.StringVar(&o.out, "out", "bench/results", "folder for the raw numbers")
 	flag.StringVar(&o.profile, "profile", "", "folder for CPU profiles of the drains (none: do not profile)")
+	flag.StringVar(&o.only, "only", "", "measure one part only: binlog, drains or latency")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -109,6 +111,23 @@ type bench struct {
 }
 
 func (b *bench) measure(ctx context.Context) error {
+	for _, part := range []struct {
+		name string
+		do   func(context.Context) error
+	}{{"drains", b.drains}, {"latency", b.latency}, {"binlog", b.binlogs}} {
+		if b.o.only != "" && b.o.only != part.name {
+			continue
+		}
+		fmt.Fprintln(os.Stderr, part.name)
+		if err := part.do(ctx); err != nil {
+			return fmt.Errorf("%s: %w", part.name, err)
+		}
+	}
+	return nil
+}
+
+// drains measures ceilings and drains of a backlog, interleaved.
+func (b *bench) drains(ctx context.Context) error {
 	rates := map[string][]float64{}
 	for round := range b.o.rounds {
 		fmt.Fprintf(os.Stderr, "round %d of %d\n", round+1, b.o.rounds)
@@ -132,8 +151,7 @@ func (b *bench) measure(ctx context.Context) error {
 	broker, ledger := median(rates["ceiling: broker alone"]), median(rates["ceiling: ledger alone"])
 	b.results.add("ratio: none / broker", median(rates["drain: ledger none"])/broker, "")
 	b.results.add("ratio: status / ledger", median(rates["drain: ledger status"])/ledger, "")
-	fmt.Fprintln(os.Stderr, "latency")
-	return b.latency(ctx)
+	return nil
 }
 
 // write prints the table and keeps the raw numbers.

@@ -49,6 +49,10 @@ func serversDir() string {
 	return filepath.Join(moduleRoot, dir)
 }
 
+// MySQLTool is the path of a program that comes with the provisioned MySQL, such as
+// mysqlbinlog.
+func MySQLTool(name string) string { return filepath.Join(serversDir(), "mysql", "bin", name) }
+
 var (
 	provisionMu sync.Mutex
 	provisioned = map[string]bool{}
