@@ -53,11 +53,15 @@ var gapTexts = []string{
 	"purged",
 	"more gtids than the",
 	"not in the master's binlog",
+	"is missing the gtid", // strict mode of MariaDB
 	"has probably diverged",
 	"probably means that the slave has diverged",
 	"could not find gtid state requested",
 	"exceeded max_allowed_packet", // an event that the server can never send
 }
+
+// configTexts are the 1236 texts that tell of the server's settings.
+var configTexts = []string{"misconfigured master", "misconfigured source", "binary log is not open"}
 
 // gap wraps a reason for people in ErrGap.
 func gap(format string, args ...any) error {
@@ -91,6 +95,8 @@ func classify(err error) error {
 		return gap("%s", brief(err))
 	case n == errMasterFatal && strings.Contains(err.Error(), "same server_"):
 		return &configError{fmt.Errorf("another replica uses the same server id; set ROWFERRY_SERVER_ID: %s", brief(err))}
+	case n == errMasterFatal && containsAny(err.Error(), configTexts):
+		return &configError{errors.New(brief(err))}
 	case n == errMalformedGTIDSet || n == errDuplicateDomain:
 		return gap("%s", brief(err))
 	case n == 4052:
@@ -102,13 +108,21 @@ func classify(err error) error {
 }
 
 // isDoubtful reports errors that the network can cause once, but that mean an
-// unreadable log when they come back at the same place.
+// unreadable log when they come back at the same place (test: TestDamagedEvents).
 func isDoubtful(err error) bool {
 	var me *gomysql.MyError
 	if errors.As(err, &me) {
 		return me.Code == errMasterFatal
 	}
-	return errors.Is(err, errMalformed) || strings.Contains(err.Error(), replication.ErrChecksumMismatch.Error())
+	var ee *replication.EventError
+	return errors.Is(err, errMalformed) || errors.As(err, &ee) || containsAny(err.Error(), parserTexts)
+}
+
+// parserTexts are in the errors of the library's parser, which have no types: a wrong
+// checksum, a size that is not that of the event, a head that is none, or an event so
+// short that the parser panicked.
+var parserTexts = []string{
+	replication.ErrChecksumMismatch.Error(), "invalid event size", "invalid data size", "header size too short", "panic runtime error",
 }
 
 func containsAny(s string, parts []string) bool {

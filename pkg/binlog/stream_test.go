@@ -108,39 +108,16 @@ func (h *hand) script(words string) error {
 func (h *hand) step(w string) error {
 	verb, arg, _ := strings.Cut(w, " ")
 	switch verb {
-	case "gtid":
-		var n uint64
-		fmt.Sscan(arg, &n)
-		return h.send(replication.GTID_EVENT, append(append([]byte{0}, bytes.Repeat([]byte{9}, 16)...), binary.LittleEndian.AppendUint64(nil, n)...))
-	case "anonymous":
-		return h.send(replication.ANONYMOUS_GTID_EVENT, make([]byte, 25))
-	case "mgtid", "mstandalone":
-		var n uint64
-		fmt.Sscan(arg, &n)
-		flags := map[string]byte{"mgtid": 8, "mstandalone": 1}[verb]
-		return h.send(replication.MARIADB_GTID_EVENT, append(binary.LittleEndian.AppendUint64(nil, n), 0, 0, 0, 0, flags))
-	case "query":
-		return h.send(replication.QUERY_EVENT, queryBody(arg))
-	case "map":
-		return h.send(replication.TABLE_MAP_EVENT, handTableMap(arg))
-	case "insert":
-		id, payload, _ := strings.Cut(arg, "=")
-		return h.send(replication.WRITE_ROWS_EVENTv2, handRows(id, payload))
-	case "xid":
-		return h.send(replication.XID_EVENT, make([]byte, 8))
-	case "prepare":
-		return h.send(replication.XA_PREPARE_LOG_EVENT, prepareBody(arg))
 	case "rotate":
 		return h.rotate(arg, 4)
 	case "describe":
 		return h.describe()
-	case "incident":
-		return h.send(replication.INCIDENT_EVENT, []byte{1, 0})
-	case "unknown":
-		return h.send(replication.EventType(120), nil)
 	}
-	h.t.Fatalf("no such step: %s", w)
-	return nil
+	kind, body, ok := handEvent(w)
+	if !ok {
+		h.t.Fatalf("no such step: %s", w)
+	}
+	return h.send(kind, body)
 }
 
 func queryBody(text string) []byte {
