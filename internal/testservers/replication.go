@@ -20,14 +20,15 @@ func ReplicaFlags(flavor string) []string {
 	return []string{"--log-replica-updates=ON"}
 }
 
-// Follow makes the server a read-only replica of source, from the start of source's
-// binlog: by GTIDs where source has them, else by file and position.
+// Follow makes the server a read-only replica of source, by GTIDs where source has
+// them, else from the start of source's binlog.
 func (d *DB) Follow(tb testing.TB, source *DB) {
 	tb.Helper()
 	cfg := source.config()
 	host, port := splitAddr(tb, cfg.Addr)
 	d.Exec(tb, "", "SET GLOBAL read_only = ON")
 	if d.flavor == FlavorMariaDB {
+		d.Exec(tb, "", "SET GLOBAL gtid_slave_pos = @@gtid_binlog_pos") // where a former primary stands
 		d.Exec(tb, "", fmt.Sprintf("CHANGE MASTER TO MASTER_HOST='%s', MASTER_PORT=%s, MASTER_USER='%s', MASTER_USE_GTID=slave_pos, "+
 			"MASTER_CONNECT_RETRY=1, MASTER_SSL=0, MASTER_SSL_VERIFY_SERVER_CERT=0", host, port, cfg.User))
 		d.Exec(tb, "", "START SLAVE")

@@ -54,6 +54,7 @@ type Config struct {
 
 	BatchEvents     int           // events in one piece of a large transaction; default 1000
 	HeartbeatPeriod time.Duration // of an idle server; default 10 s; silence of 3.5 times that is a dead connection
+	RoleEvery       time.Duration // between two looks at whether the source is a replica that stands still; default 30 s
 
 	// OnConnect is called after each connect, before the first event of that
 	// connection is emitted, but not when it was made only to read a large transaction
@@ -69,7 +70,7 @@ type State struct {
 	Address   string
 	Connected bool // the stream is open
 	// Replication says, for people, of whom the source is a replica and what is wrong
-	// with that; empty for a primary. It is asked at each connect.
+	// with that; empty for a primary. It is as old as Config.RoleEvery at most.
 	Replication string
 
 	File   string // where the reader stands, for people
@@ -115,6 +116,7 @@ const (
 	defaultBatchEvents     = 1000
 	defaultHoldBytesMax    = 16 << 20
 	defaultHeartbeatPeriod = 10 * time.Second
+	defaultRoleEvery       = 30 * time.Second
 )
 
 // New checks the configuration. It connects to nothing.
@@ -138,6 +140,9 @@ func New(cfg Config) (*Reader, error) {
 	}
 	if cfg.HeartbeatPeriod <= 0 {
 		cfg.HeartbeatPeriod = defaultHeartbeatPeriod
+	}
+	if cfg.RoleEvery <= 0 {
+		cfg.RoleEvery = defaultRoleEvery
 	}
 	if cfg.Sources == nil {
 		cfg.Sources = oneSource(cfg.DSN)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // upstream is how a source that is itself a replica gets its rows.
@@ -117,4 +118,37 @@ func newUpstream(rows []map[string]string) *upstream {
 		}
 	}
 	return r
+}
+
+// watchRole looks every now and then whether the source has become a replica, or its
+// replication has stopped, until ctx ends. A replica that stands still looks like a
+// server where nothing happens.
+func (r *Reader) watchRole(ctx context.Context) {
+	tick := time.NewTicker(r.cfg.RoleEvery)
+	defer tick.Stop()
+	shown := r.State().Replication
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		if !r.askRole(ctx) {
+			continue // the stream has troubles of its own to tell, or SQL will answer again
+		}
+		if now := r.State().Replication; now != shown {
+			shown = now
+			r.cfg.Logger.Warn().Str("source", cmp.Or(now, "a primary")).Msg("the role of the source has changed")
+		}
+	}
+}
+
+func (r *Reader) askRole(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, sqlTimeout)
+	defer cancel()
+	srv, _, err := r.openServer(ctx)
+	if err != nil {
+		return false
+	}
+	return srv.db.Close() == nil
 }

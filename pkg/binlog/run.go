@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync"
 	"time"
 
 	gomysql "github.com/go-mysql-org/go-mysql/mysql"
@@ -58,7 +59,12 @@ func (r *Reader) session(ctx context.Context, goesOn bool, emit emitFunc) error 
 	s.emit, s.ctx, s.goesOn = emit, ctx, goesOn
 	s.reader.payloadBytesMax = r.cfg.PayloadBytesMax
 	defer s.payload.close()
+	watching, stop := context.WithCancel(ctx)
+	var watcher sync.WaitGroup
+	watcher.Go(func() { r.watchRole(watching) })
 	err = s.run(ctx, cfg)
+	stop()
+	watcher.Wait()
 	r.inside.Store(false)
 	r.setState(func(st *State) { st.Connected = false })
 	switch {

@@ -38,6 +38,7 @@ func (r *Reader) openServer(ctx context.Context) (*server, *mysql.Config, error)
 		return nil, nil, err
 	}
 	c := cfg.Clone()
+	c.Logger = &mysql.NopLogger{} // what it has to say comes back as an error too
 	c.Timeout, c.ReadTimeout, c.WriteTimeout = 10*time.Second, sqlTimeout, sqlTimeout
 	connector, err := mysql.NewConnector(c)
 	if err != nil {
