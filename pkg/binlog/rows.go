@@ -87,9 +87,9 @@ func (r *rowReader) open(p *plan, f rowsFormat, body []byte) error {
 	if f.extra {
 		c.skip(int(c.little(2)) - 2)
 	}
-	n := c.length()
-	if !c.failed && n != len(p.columns) {
-		return malformed("rows of %s have %d columns, their description %d", p.watched.table, n, len(p.columns))
+	n := len(p.columns)
+	if inRows := c.lenenc(); !c.failed && inRows != uint64(n) { // may be more than the bytes of a row of NULLs
+		return malformed("rows of %s have %d columns, their description %d", p.watched.table, inRows, n)
 	}
 	r.before = c.take((n + 7) / 8)
 	r.after = nil

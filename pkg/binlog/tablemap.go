@@ -190,11 +190,11 @@ func realType(t byte, meta uint16) (real byte, length int) {
 }
 
 // isText says whether column i has a collation among the optional metadata.
-// MariaDB counts geometries in.
+// MySQL counts its vectors in, MariaDB its geometries.
 func (m *tableMap) isText(i int) bool {
 	switch real, _ := realType(m.types[i], m.metas[i]); real {
 	case my.MYSQL_TYPE_STRING, my.MYSQL_TYPE_VAR_STRING, my.MYSQL_TYPE_VARCHAR, my.MYSQL_TYPE_BLOB,
-		typeBlobCompressed, typeVarcharCompressed:
+		typeBlobCompressed, typeVarcharCompressed, my.MYSQL_TYPE_VECTOR:
 		return true
 	case my.MYSQL_TYPE_GEOMETRY:
 		return m.mariadb

@@ -182,7 +182,9 @@ func (l *Ledger) load(ctx context.Context, t *table, ids []string, lock string, 
 		if err := rows.Scan(into...); err != nil {
 			return err
 		}
-		v[outbox.RoleCreatedAt] = t.text(outbox.RoleCreatedAt, v[outbox.RoleCreatedAt])
+		for _, r := range loadRoles {
+			v[r] = t.text(r, v[r])
+		}
 		e := t.Event(&v)
 		byID[e.ID] = e
 		states[e.ID] = t.StatusOf(v[outbox.RoleStatus])

@@ -186,16 +186,18 @@ func (t *table) text(r outbox.Role, b []byte) []byte {
 	if c, ok := t.Column(r); !ok || c.DataType != "timestamp" || b == nil {
 		return b
 	}
-	seconds, fraction, _ := strings.Cut(string(b), ".")
-	s, err := strconv.ParseInt(seconds, 10, 64)
-	if err != nil || s == 0 {
-		return nil // a zero date
+	seconds, fraction, fractional := strings.Cut(string(b), ".")
+	if fractional {
+		fraction = "." + fraction // as many digits as the column has
 	}
-	micros, err := strconv.ParseInt((fraction + "000000")[:6], 10, 64)
+	n, err := strconv.ParseInt(seconds, 10, 64)
 	if err != nil {
 		return nil
 	}
-	return []byte(time.Unix(s, micros*1000).In(t.Zone).Format("2006-01-02 15:04:05.000000"))
+	if n == 0 && strings.Trim(fraction, ".0") == "" {
+		return []byte("0000-00-00 00:00:00" + fraction)
+	}
+	return []byte(time.Unix(n, 0).In(t.Zone).Format(time.DateTime) + fraction)
 }
 
 // key renders an id that was read with selected, as outbox.Event.ID does.

@@ -134,6 +134,10 @@ func Recognise(table Table, columns []Column, key map[string]string, o Options) 
 	if l.KeyIndex = key[id.Name]; l.KeyIndex == "" {
 		return nil, fmt.Errorf("table %s: column %s is not a primary or unique key by itself, so rows cannot be marked by it; composite keys are not supported", table, id.Name)
 	}
+	switch id.DataType {
+	case "float", "double", "timestamp", "year":
+		return nil, fmt.Errorf("table %s: column %s is %s, whose text does not find the row again; the id must be of another type", table, id.Name, id.FullType)
+	}
 	l.status = o.Status
 	if l.status == nil {
 		l.status = l.guessStatus()

@@ -89,6 +89,9 @@ func TestRecogniseSaysWhatIsMissingAndHowToNameIt(t *testing.T) {
 		{"no payload", columns("id bigint", "body json"), primary, Options{}, []string{"shop.outbox", "payload", "body", "ROWFERRY_OUTBOX_COLUMNS=payload="}},
 		{"no id", columns("nr bigint", "payload json"), primary, Options{}, []string{"role id", "ROWFERRY_OUTBOX_COLUMNS=id="}},
 		{"composite key", pragmatic, map[string]string{}, Options{}, []string{"column id", "composite keys"}},
+		{"key of time", columns("id timestamp(6)", "payload json"), primary, Options{}, []string{"column id", "timestamp(6)"}},
+		{"key of years", columns("id year", "payload json"), primary, Options{}, []string{"column id", "year"}},
+		{"key of floating point", columns("id double", "payload json"), primary, Options{}, []string{"column id", "double"}},
 		{"override of nothing", pragmatic, primary, Options{Columns: map[Role]string{RolePayload: "boddy"}}, []string{"boddy", "payload"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
