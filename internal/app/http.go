@@ -17,6 +17,7 @@ import (
 	"github.com/rowferry/rowferry/internal/admin"
 	"github.com/rowferry/rowferry/internal/config"
 	"github.com/rowferry/rowferry/internal/version"
+	"github.com/rowferry/rowferry/pkg/binlog"
 	"github.com/rowferry/rowferry/pkg/ledger"
 	"github.com/rowferry/rowferry/pkg/outbox"
 )
@@ -66,7 +67,7 @@ func (r *Relay) fillSession(st *admin.Status, s *session) {
 		wrong = append(wrong, lane+": "+use.Failing[lane])
 	}
 	if s.reader != nil {
-		wrong = append(wrong, s.reader.State().LastError)
+		wrong = append(wrong, s.reader.State().LastError, standstill(s.reader.State()))
 	}
 	st.LastError = strings.Join(slices.DeleteFunc(wrong, func(s string) bool { return s == "" }), "; ")
 	st.Checkpoint.Epoch = s.epoch
@@ -81,6 +82,7 @@ func (r *Relay) fillSession(st *admin.Status, s *session) {
 		return
 	}
 	state := s.reader.State()
+	st.Source.Address = cmp.Or(state.Address, st.Source.Address)
 	st.Source.Flavor, st.Source.Connected = state.Flavor, state.Connected
 	st.Source.Position = fmt.Sprintf("%s:%d", state.File, state.Offset)
 	if !state.LastEvent.IsZero() {
@@ -88,6 +90,15 @@ func (r *Relay) fillSession(st *admin.Status, s *session) {
 		st.Source.LagSeconds = admin.Seconds(lag)
 		st.Source.LastEventSeconds = admin.Seconds(time.Since(state.LastEvent))
 	}
+}
+
+// standstill says that the source is a replica that copies nothing at present, which
+// looks like a server where nothing happens.
+func standstill(st binlog.State) string {
+	if !st.Standstill {
+		return ""
+	}
+	return "the source is a " + st.Replication
 }
 
 // Ready implements admin.Relay.

@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/rowferry/rowferry/internal/config"
+	"github.com/rowferry/rowferry/pkg/binlog"
 	"github.com/rowferry/rowferry/pkg/checkpoint"
 	"github.com/rowferry/rowferry/pkg/outbox"
 	"github.com/rowferry/rowferry/pkg/router"
@@ -40,6 +41,8 @@ type Relay struct {
 	fences *checkpoint.MySQL // the row whose fence comes back; nil where nothing is written to the store
 	sink   Sink
 	meters *meters
+	// sources is where the binlog is read, and which of them is in use.
+	sources *binlog.Sources
 
 	shutdown <-chan struct{} // closed when the process is told to end
 
@@ -57,7 +60,7 @@ type Relay struct {
 // NewRelay checks what can be checked without a connection; its errors are
 // mistakes in the configuration.
 func NewRelay(cfg *config.Config, log zerolog.Logger) (*Relay, error) {
-	r := &Relay{cfg: cfg, log: log, owner: ownerName(), meters: newMeters(cfg), waiting: "starting"}
+	r := &Relay{cfg: cfg, log: log, owner: ownerName(), meters: newMeters(cfg), sources: NewSources(cfg), waiting: "starting"}
 	var err error
 	if r.router, err = NewRouter(cfg); err != nil {
 		return nil, err
@@ -140,6 +143,11 @@ func (r *Relay) prepare(ctx context.Context) error {
 	kind, err := r.store.LedgerKind()
 	if err != nil {
 		return err
+	}
+	if kind != config.LedgerNone || r.cfg.CheckpointStore.Kind == config.StoreMySQL {
+		if err := r.store.refuseReplica(ctx); err != nil {
+			return err
+		}
 	}
 	if err := r.openCheckpoints(kind); err != nil {
 		return err

@@ -56,7 +56,7 @@ func (r *Relay) session(ctx context.Context, lock *leader.Lock, gap bool) error 
 	from := ""
 	if r.cfg.Mode != config.ModePoll {
 		var err error
-		if s.reader, err = NewReader(r.cfg, r.store, ReaderEvents{
+		if s.reader, err = NewReader(r.cfg, r.store, r.sources, ReaderEvents{
 			Connected: func() { s.engine.Verify() },
 			Altered:   s.ledger.SetLayout,
 		}, r.log); err != nil {

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -19,12 +20,17 @@ type ReaderEvents struct {
 	Altered   func(*outbox.Layout) // a table has another layout now
 }
 
+// sourceAfter is for how long a source may fail until the next of the list is tried.
+const sourceAfter = 30 * time.Second
+
+// NewSources are the servers of SOURCE_DSN. A relay keeps them over its readers: after
+// a gap, the next one begins where the last one stood.
+func NewSources(cfg *config.Config) *binlog.Sources {
+	return binlog.NewSources(cfg.SourceConfigs, sourceAfter, max(sourceAfter, cfg.SourceLagMax))
+}
+
 // NewReader builds the binlog reader over the tables of a store.
-func NewReader(cfg *config.Config, s *Store, tell ReaderEvents, log zerolog.Logger) (*binlog.Reader, error) {
-	dsn, err := cfg.MySQLConfig(cfg.Source())
-	if err != nil {
-		return nil, err
-	}
+func NewReader(cfg *config.Config, s *Store, sources *binlog.Sources, tell ReaderEvents, log zerolog.Logger) (*binlog.Reader, error) {
 	kind, err := s.LedgerKind() // an error is for those who write
 	swept := err == nil && cfg.Mode == config.ModeAuto && kind != config.LedgerNone && everyStatus(s.Layouts)
 	layouts := map[outbox.Table]*outbox.Layout{}
@@ -32,7 +38,7 @@ func NewReader(cfg *config.Config, s *Store, tell ReaderEvents, log zerolog.Logg
 		layouts[l.Table] = l
 	}
 	return binlog.New(binlog.Config{
-		DSN: dsn, ServerID: cfg.ServerID, Layouts: layouts,
+		Sources: sources, ServerID: cfg.ServerID, Layouts: layouts,
 		Reload: func(ctx context.Context, t outbox.Table) (*outbox.Layout, error) {
 			l, err := s.ReadLayout(ctx, t)
 			if err == nil && tell.Altered != nil {

@@ -35,14 +35,27 @@ func OpenStore(cfg *config.Config) (*Store, error) {
 }
 
 func (s *Store) open() error {
-	c, err := s.cfg.MySQLConfig(s.cfg.Store())
-	if err != nil {
-		return err
+	choice := mysqlconn.PrimaryOnly
+	switch {
+	case len(s.cfg.StoreDSN) > 0:
+		choice = mysqlconn.Writable // whoever names stores may write to replicas
+	case s.cfg.Ledger == config.LedgerNone && s.cfg.CheckpointStore.Kind != config.StoreMySQL:
+		choice = mysqlconn.AnyServer // nothing is written
 	}
-	s.DB, err = mysqlconn.OpenConfig(c, mysqlconn.Options{
+	var err error
+	s.DB, err = mysqlconn.OpenList(s.cfg.StoreConfigs, choice, mysqlconn.Options{
 		Zone: s.Zone, MarkImage: s.cfg.MarkRowImage, MaxConns: storeConns, Role: "store",
 	})
 	return err
+}
+
+// refuseReplica refuses a store that was not named and is a replica: what is written
+// to it would make it differ from its primary. In a list such servers are passed over.
+func (s *Store) refuseReplica(ctx context.Context) error {
+	if len(s.cfg.StoreDSN) > 0 || len(s.cfg.SourceDSN) > 1 {
+		return nil
+	}
+	return mysqlconn.RefuseReplica(ctx, s.DB)
 }
 
 // Close closes the pool.

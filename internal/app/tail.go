@@ -41,7 +41,7 @@ func Tail(ctx context.Context, cfg *config.Config, o TailOptions, w io.Writer, l
 	if err != nil {
 		return err
 	}
-	reader, err := NewReader(cfg, store, ReaderEvents{}, log)
+	reader, err := NewReader(cfg, store, NewSources(cfg), ReaderEvents{}, log)
 	if err != nil {
 		return err
 	}

@@ -22,8 +22,6 @@ var notYet = []struct {
 	{"OUTBOX_RETENTION", "purging by the running relay", func(c *Config) bool { return c.OutboxRetention > 0 }},
 	{"LANE_PARK_AFTER", "parking of lanes", func(c *Config) bool { return c.given("LANE_PARK_AFTER") }},
 	{"SEND_RATE_MAX", "a limit of the sending rate", func(c *Config) bool { return c.SendRateMax > 0 }},
-	{"SOURCE_DSN", "a list of sources", func(c *Config) bool { return len(c.SourceDSN) > 1 }},
-	{"STORE_DSN", "a list of stores", func(c *Config) bool { return len(c.StoreDSN) > 1 }},
 }
 
 // check holds the values against each other and returns every mistake.
@@ -53,6 +51,11 @@ func (c *Config) checkDatabases(sourceOptional bool, add adder) {
 			add("%sSOURCE_DSN is required: %s", Prefix, wantedDSN)
 		}
 		return
+	}
+	for name, list := range map[string]DSNs{"SOURCE_DSN": c.SourceDSN, "STORE_DSN": c.StoreDSN} {
+		if slices.ContainsFunc(list, func(d DSN) bool { return d.Schema() != list[0].Schema() }) {
+			add("%s%s names different schemas: its servers hold the same data, so name one schema", Prefix, name)
+		}
 	}
 	if c.Source().Schema() == "" && c.OutboxTables.needSchema() {
 		add("%sSOURCE_DSN names no schema, but %sOUTBOX_TABLES=%q needs one: end the DSN with /SCHEMA or write SCHEMA.TABLE", Prefix, Prefix, c.OutboxTables)
@@ -85,7 +88,7 @@ func (c *Config) checkTLS(add adder) {
 			add("%sMYSQL_TLS=%s, but the DSN of %s says tls=%s itself: give one of them", Prefix, c.MySQLTLS, d.Addr(), d.parsed.TLSConfig)
 		}
 	}
-	if _, err := c.tls(c.Source()); err != nil {
+	if _, err := c.tls(c.Source()); err != nil { // of the others only the server name differs
 		add("%w", err)
 	}
 }

@@ -107,6 +107,7 @@ type Config struct {
 	LogFormat          string          `env:"LOG_FORMAT" envDefault:"auto" oneof:"auto,json,console" desc:"auto: JSON unless on a terminal."`
 
 	origins map[string]Origin // by name without prefix; missing: default
+	files   map[string]string // paths of the secrets that came from files, by name without prefix
 }
 
 // Origin says where a value came from.
@@ -131,8 +132,8 @@ func (c *Config) Origin(name string) Origin {
 // given reports whether the operator chose the value.
 func (c *Config) given(name string) bool { return c.Origin(name) != FromDefault }
 
-// Store returns where the outbox table is written: StoreDSN, or SourceDSN where
-// it is unset.
+// Store returns where the outbox table is written, if it is a list the first of it:
+// StoreDSN, or SourceDSN where it is unset.
 func (c *Config) Store() DSN {
 	if len(c.StoreDSN) > 0 {
 		return c.StoreDSN[0]
@@ -140,8 +141,8 @@ func (c *Config) Store() DSN {
 	return c.Source()
 }
 
-// Source returns where the binlog is read; the zero DSN where none is
-// configured, which only [SourceOptional] allows.
+// Source returns where the binlog is read, if it is a list the first of it; the zero
+// DSN where none is configured, which only [SourceOptional] allows.
 func (c *Config) Source() DSN {
 	if len(c.SourceDSN) == 0 {
 		return DSN{}

@@ -8,8 +8,11 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/go-sql-driver/mysql"
 	"time"
 
 	"pgregory.net/rapid"
@@ -155,6 +158,50 @@ func TestSecretFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantMistake(t, []string{"ROWFERRY_SOURCE_DSN_FILE=" + path}, "the file is empty")
+}
+
+// A list is read again for every connection where it came from a file, and a password
+// may hold anything but a blank.
+func TestListsOfServers(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "dsn")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("app:p@ss:w/rd(1)?x#%=@tcp(one)/shop  \n app:%20'\"\\é@tcp(two:3307)/shop\n")
+	c, err := config.Load([]string{"ROWFERRY_SOURCE_DSN_FILE=" + path, "ROWFERRY_MYSQL_TLS=verify-identity"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := func(list func() ([]*mysql.Config, error), servers ...string) {
+		t.Helper()
+		configs, err := list()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, m := range configs {
+			got = append(got, m.Addr+" "+m.Passwd+" "+m.TLS.ServerName)
+		}
+		if !slices.Equal(got, servers) {
+			t.Errorf("got %q, want %q", got, servers)
+		}
+	}
+	want(c.SourceConfigs, "one:3306 p@ss:w/rd(1)?x#%= one", `two:3307 %20'"\é two`)
+	want(c.StoreConfigs, "one:3306 p@ss:w/rd(1)?x#%= one", `two:3307 %20'"\é two`)
+	write("app:rotated@tcp(two:3307)/shop")
+	want(c.SourceConfigs, "two:3307 rotated two")
+	want(c.StoreConfigs, "two:3307 rotated two")
+	write("half-written:secret")
+	if _, err := c.SourceConfigs(); err == nil || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), "SOURCE_DSN_FILE") {
+		t.Errorf("a damaged file gave %v", err)
+	}
+
+	c = load(t, "ROWFERRY_STORE_DSN=a:b@tcp(x)/d a:b@tcp(y)/d", "ROWFERRY_MYSQL_TLS=verify-identity")
+	want(c.SourceConfigs, "db:3306 geheim db")
+	want(c.StoreConfigs, "x:3306 b x", "y:3306 b y")
 }
 
 // wantMistake wants exactly one line, which holds every piece of text.

@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/go-sql-driver/mysql"
@@ -103,4 +104,40 @@ func (ds DSNs) String() string {
 		texts[i] = d.String()
 	}
 	return strings.Join(texts, " ")
+}
+
+// SourceConfigs returns how to connect to the servers whose binlog may be read, in
+// order of preference. A list that came from a file is read again, so that rotated
+// secrets are picked up by the next connection.
+func (c *Config) SourceConfigs() ([]*mysql.Config, error) {
+	return c.configs("SOURCE_DSN", c.SourceDSN)
+}
+
+// StoreConfigs is [Config.SourceConfigs] for the servers where the outbox table may
+// be written: StoreDSN, or SourceDSN where it is unset.
+func (c *Config) StoreConfigs() ([]*mysql.Config, error) {
+	if len(c.StoreDSN) == 0 {
+		return c.SourceConfigs()
+	}
+	return c.configs("STORE_DSN", c.StoreDSN)
+}
+
+func (c *Config) configs(name string, list DSNs) ([]*mysql.Config, error) {
+	if path, ok := c.files[name]; ok {
+		text, err := readSecret(path)
+		if err == nil {
+			err = list.UnmarshalText([]byte(text))
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s%s%s=%q, read again: %w", Prefix, name, fileSuffix, path, err)
+		}
+	}
+	configs := make([]*mysql.Config, len(list))
+	for i, d := range list {
+		var err error
+		if configs[i], err = c.MySQLConfig(d); err != nil {
+			return nil, err
+		}
+	}
+	return configs, nil
 }

@@ -24,14 +24,14 @@ func SourceOptional() Option { return func(l *loader) { l.sourceOptional = true 
 // a secret, and what is accepted. An empty value means the default, as compose
 // files pass it on.
 func Load(environ []string, options ...Option) (*Config, error) {
-	l := &loader{values: map[string]string{}, origins: map[string]Origin{}, failed: map[string]bool{}}
+	l := &loader{values: map[string]string{}, origins: map[string]Origin{}, files: map[string]string{}, failed: map[string]bool{}}
 	for _, o := range options {
 		o(l)
 	}
 	l.collect(environ)
 	l.readSecretFiles()
 
-	c := &Config{origins: l.origins}
+	c := &Config{origins: l.origins, files: l.files}
 	l.parse(c)
 	c.derive()
 	for _, err := range c.check(l.sourceOptional) {
@@ -49,7 +49,8 @@ func Load(environ []string, options ...Option) (*Config, error) {
 type loader struct {
 	values         map[string]string
 	origins        map[string]Origin
-	failed         map[string]bool // already reported
+	files          map[string]string // paths
+	failed         map[string]bool   // already reported
 	mistakes       []error
 	sourceOptional bool
 }
@@ -112,6 +113,7 @@ func (l *loader) readSecretFiles() {
 		}
 		l.values[s.name] = text
 		l.origins[s.name] = FromFile
+		l.files[s.name] = path
 	}
 }
 

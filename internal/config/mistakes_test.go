@@ -37,7 +37,6 @@ func TestMistakes(t *testing.T) {
 		{"ON_DEAD=block", `ROWFERRY_ON_DEAD: block is not available in this version`},
 		{"LANE_PARK_AFTER=30s", `ROWFERRY_LANE_PARK_AFTER: parking of lanes is not available`},
 		{"SEND_RATE_MAX=100", `ROWFERRY_SEND_RATE_MAX: a limit of the sending rate is not available`},
-		{"STORE_DSN=a:b@tcp(x)/d a:b@tcp(y)/d", `ROWFERRY_STORE_DSN: a list of stores is not available`},
 		{"STORE_DSN=a:b@tcp(x)/", `ROWFERRY_STORE_DSN names no schema`},
 		{"STORE_DSN=nonsense", `ROWFERRY_STORE_DSN: not of the form user:password@tcp(host:3306)/schema`},
 		{"STORE_DSN=a:b@tcp(x)/d?tls=mine", `unknown config name`},
@@ -74,7 +73,9 @@ func TestMistakes(t *testing.T) {
 	}
 	wantMistake(t, []string{"ROWFERRY_SOURCE_DSN=a:b@tcp(x)/", "ROWFERRY_OUTBOX_TABLES=s.t"}, "CHECKPOINT_STORE=mysql keeps its tables there")
 	wantMistake(t, []string{"ROWFERRY_SOURCE_DSN=a:b@tcp(x)/", "ROWFERRY_CHECKPOINT_STORE=memory"}, "ROWFERRY_OUTBOX_TABLES=\"outbox\" needs one")
-	wantMistake(t, []string{"ROWFERRY_SOURCE_DSN=a:b@tcp(x)/ a:b@tcp(y)/", "ROWFERRY_CHECKPOINT_STORE=memory", "ROWFERRY_OUTBOX_TABLES=s.t"}, "a list of sources is not available")
+	wantMistake(t, []string{"ROWFERRY_SOURCE_DSN=a:b@tcp(x)/ a:b@tcp(y)/", "ROWFERRY_CHECKPOINT_STORE=memory", "ROWFERRY_OUTBOX_TABLES=t"}, "ROWFERRY_OUTBOX_TABLES=\"t\" needs one")
+	wantMistake(t, []string{"ROWFERRY_SOURCE_DSN=a:b@tcp(x)/s a:b@tcp(y)/s a:b@tcp(z)/other"}, "ROWFERRY_SOURCE_DSN names different schemas")
+	wantMistake(t, []string{"ROWFERRY_SOURCE_DSN=a:b@tcp(x)/s", "ROWFERRY_STORE_DSN=a:b@tcp(x)/s a:b@tcp(y)/"}, "ROWFERRY_STORE_DSN names different schemas")
 }
 
 // splitPairs separates pairs by blanks that stand before NAME=, so that values

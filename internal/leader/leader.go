@@ -179,11 +179,13 @@ func (l *Lock) refuseReadOnly(ctx context.Context) error {
 	if err := l.conn.QueryRowContext(ctx, "SELECT @@GLOBAL.read_only").Scan(&readOnly); err != nil {
 		return fmt.Errorf("asking whether the server is read-only: %w", err)
 	}
-	if readOnly != "0" && readOnly != "OFF" {
+	if isOn(readOnly) {
 		return fmt.Errorf("leader lock %s: %w", l.name, ErrReadOnly)
 	}
 	return nil
 }
+
+func isOn(variable string) bool { return variable != "0" && variable != "OFF" }
 
 // ping keeps the session alive and closes lost at the first doubt: after any
 // error the connection, and with it the lock, is gone.
@@ -214,8 +216,12 @@ func (l *Lock) pingOnce(ctx context.Context) error {
 	defer cancel()
 	sent := time.Since(l.born)
 	var held sql.NullBool
-	if err := l.conn.QueryRowContext(ctx, "SELECT IS_USED_LOCK(?) = CONNECTION_ID()", l.name).Scan(&held); err != nil {
+	var readOnly string
+	if err := l.conn.QueryRowContext(ctx, "SELECT IS_USED_LOCK(?) = CONNECTION_ID(), @@GLOBAL.read_only", l.name).Scan(&held, &readOnly); err != nil {
 		return fmt.Errorf("pinging: %w", err)
+	}
+	if isOn(readOnly) { // another server is the primary now, and the lock on this one keeps nobody away
+		return ErrReadOnly
 	}
 	if !held.Bool {
 		return errors.New("the server says that this session does not hold it")

@@ -78,15 +78,27 @@ func Open(dsn string, o Options) (*sql.DB, error) {
 // OpenConfig makes a pool for a parsed DSN, whose TLS settings are taken as they
 // are. It does not connect, and leaves c alone.
 func OpenConfig(c *mysql.Config, o Options) (*sql.DB, error) {
+	inner, err := newConnector(c, o, false)
+	if err != nil {
+		return nil, err
+	}
+	return limits(sql.OpenDB(inner), o), nil
+}
+
+func newConnector(c *mysql.Config, o Options, rejectReadOnly bool) (*connector, error) {
 	c = c.Clone()
 	if err := prepare(c, o); err != nil {
 		return nil, err
 	}
+	c.RejectReadOnly = rejectReadOnly
 	inner, err := mysql.NewConnector(c)
 	if err != nil {
 		return nil, fmt.Errorf("connection to %s: the driver refuses the settings", c.Addr)
 	}
-	db := sql.OpenDB(&connector{Connector: inner, zone: o.Zone, image: o.MarkImage})
+	return &connector{Connector: inner, zone: o.Zone, image: o.MarkImage}, nil
+}
+
+func limits(db *sql.DB, o Options) *sql.DB {
 	n := o.MaxConns
 	if n == 0 {
 		n = maxConns
@@ -94,7 +106,7 @@ func OpenConfig(c *mysql.Config, o Options) (*sql.DB, error) {
 	db.SetMaxOpenConns(n)
 	db.SetMaxIdleConns(n)
 	db.SetConnMaxIdleTime(maxIdle)
-	return db, nil
+	return db
 }
 
 // prepare sets what the ledger's SQL relies on, whatever the DSN says.

@@ -72,6 +72,7 @@ type State struct {
 	// Replication says, for people, of whom the source is a replica and what is wrong
 	// with that; empty for a primary. It is as old as Config.RoleEvery at most.
 	Replication string
+	Standstill  bool // the source is a replica that replicates nothing at present
 
 	File   string // where the reader stands, for people
 	Offset uint64 // bytes from the start of File

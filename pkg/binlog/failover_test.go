@@ -126,12 +126,14 @@ func testStandstill(t *testing.T, p twins, g *rig) string {
 	g.insert(1, 5)
 	wantStrings(t, "payloads", payloads(g.flush(tl)), numbers(1, 5))
 	running := "replica of " + p.primary.Addr()
-	awaitState(t, tl.reader, "a replica", func(s State) bool { return s.Replication == running })
+	awaitState(t, tl.reader, "a replica", func(s State) bool { return s.Replication == running && !s.Standstill })
 	p.replica.StopFollowing(t)
-	awaitState(t, tl.reader, "known to stand still", func(s State) bool { return s.Connected && strings.Contains(s.Replication, "not running") })
+	awaitState(t, tl.reader, "known to stand still", func(s State) bool {
+		return s.Connected && s.Standstill && strings.Contains(s.Replication, "not running")
+	})
 	g.insert(6, 7)
 	p.replica.FollowOn(t)
-	awaitState(t, tl.reader, "known to run", func(s State) bool { return s.Replication == running })
+	awaitState(t, tl.reader, "known to run", func(s State) bool { return s.Replication == running && !s.Standstill })
 	wantStrings(t, "payloads", payloads(g.flush(tl)), numbers(6, 7))
 	return tl.save()
 }

@@ -57,7 +57,10 @@ func (r *Reader) openServer(ctx context.Context) (*server, *mysql.Config, error)
 		c.TLS = nil
 	}
 	s.head = func(ctx context.Context, file string) (fileHead, error) { return r.readHead(ctx, s.flavor, c, file) }
-	r.setState(func(st *State) { st.Flavor, st.Address, st.Replication = s.flavor, c.Addr, s.replica.String() })
+	r.setState(func(st *State) {
+		st.Flavor, st.Address = s.flavor, c.Addr
+		st.Replication, st.Standstill = s.replica.String(), s.replica != nil && !s.replica.running
+	})
 	return s, c, nil
 }
 
