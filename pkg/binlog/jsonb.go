@@ -37,14 +37,20 @@ func appendJSON(b, doc []byte) ([]byte, error) {
 	if len(doc) == 0 {
 		return append(b, "null"...), nil // INSERT IGNORE of NULL into a NOT NULL column
 	}
-	return appendJSONValue(b, doc[0], doc[1:], 0)
+	return appendJSONValue(b, doc[0], doc[1:], 0, len(b)+jsonGrowthMax*len(doc))
 }
 
-func appendJSONValue(b []byte, kind byte, data []byte, depth int) ([]byte, error) {
+// jsonGrowthMax is more than a document can grow by being printed: a control character
+// takes six bytes instead of one, and nothing takes more. A document that prints longer
+// has parts that contain each other, and could print without end
+// (test: TestJSONThatContainsItself).
+const jsonGrowthMax = 8
+
+func appendJSONValue(b []byte, kind byte, data []byte, depth, lengthMax int) ([]byte, error) {
 	c := cursor{b: data}
 	switch kind {
 	case jsonSmallObject, jsonLargeObject, jsonSmallArray, jsonLargeArray:
-		return appendJSONContainer(b, kind, data, depth)
+		return appendJSONContainer(b, kind, data, depth, lengthMax)
 	case jsonLiteral:
 		return appendJSONLiteral(b, c.little(1), c.failed)
 	case jsonInt16:
@@ -101,7 +107,7 @@ func appendJSONLiteral(b []byte, v uint64, failed bool) ([]byte, error) {
 // then per key offset and length, then per value a type and an offset or the
 // value itself; offsets count from the start of data. Small ones take 2 bytes
 // where large ones take 4.
-func appendJSONContainer(b []byte, kind byte, data []byte, depth int) ([]byte, error) {
+func appendJSONContainer(b []byte, kind byte, data []byte, depth, lengthMax int) ([]byte, error) {
 	if depth >= jsonDepthMax {
 		return b, malformed("JSON nested too deeply")
 	}
@@ -122,6 +128,9 @@ func appendJSONContainer(b []byte, kind byte, data []byte, depth int) ([]byte, e
 	}
 	b = append(b, openBracket(isObject))
 	for i := range count {
+		if len(b) > lengthMax {
+			return b, malformed("JSON whose parts contain each other")
+		}
 		if i > 0 {
 			b = append(b, ", "...)
 		}
@@ -131,7 +140,7 @@ func appendJSONContainer(b []byte, kind byte, data []byte, depth int) ([]byte, e
 				return b, err
 			}
 		}
-		if b, err = appendJSONEntry(b, &c, data, width, depth); err != nil {
+		if b, err = appendJSONEntry(b, &c, data, width, depth, lengthMax); err != nil {
 			return b, err
 		}
 	}
@@ -154,7 +163,7 @@ func appendJSONKey(b []byte, keys *cursor, data []byte, width int) ([]byte, erro
 	return append(b, ": "...), nil
 }
 
-func appendJSONEntry(b []byte, c *cursor, data []byte, width, depth int) ([]byte, error) {
+func appendJSONEntry(b []byte, c *cursor, data []byte, width, depth, lengthMax int) ([]byte, error) {
 	kind := byte(c.little(1))
 	value := c.take(width)
 	if c.failed {
@@ -162,17 +171,17 @@ func appendJSONEntry(b []byte, c *cursor, data []byte, width, depth int) ([]byte
 	}
 	switch kind {
 	case jsonLiteral, jsonInt16, jsonUint16:
-		return appendJSONValue(b, kind, value, depth)
+		return appendJSONValue(b, kind, value, depth, lengthMax)
 	case jsonInt32, jsonUint32:
 		if width == 4 {
-			return appendJSONValue(b, kind, value, depth)
+			return appendJSONValue(b, kind, value, depth, lengthMax)
 		}
 	}
 	offset := littleEndian(value)
 	if offset > uint64(len(data)) {
 		return b, errShort
 	}
-	return appendJSONValue(b, kind, data[offset:], depth+1)
+	return appendJSONValue(b, kind, data[offset:], depth+1, lengthMax)
 }
 
 // appendJSONOpaque prints a value of an SQL type inside JSON.

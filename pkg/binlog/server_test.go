@@ -35,16 +35,20 @@ func TestCompressedTransaction(t *testing.T) {
 	}
 	t.Run("mysql", func(t *testing.T) { mysqlTest(t, testservers.SharedMySQL(t)) })
 	t.Run("mysql-files", func(t *testing.T) { mysqlTest(t, testservers.SharedMySQLNoGTID(t)) })
-	t.Run("mariadb", func(t *testing.T) {
-		server := testservers.MariaDB(t, "--log-bin-compress=ON", "--log-bin-compress-min-len=10")
-		g := newRig(t, server)
-		tl := g.tail("now")
-		big := strings.Repeat("long ", 40_000)
-		g.session("BEGIN", "INSERT INTO outbox (payload) VALUES ('1'), ('"+big+"')",
-			"INSERT INTO outbox (payload) VALUES ('2')", "UPDATE outbox SET payload = 'second' WHERE payload = '2'", "COMMIT",
-			"CREATE TABLE a_ddl_statement_that_is_long_enough_to_be_compressed (a INT)")
-		wantStrings(t, "payloads", payloads(g.flush(tl)), []string{"1", big, "second"})
-	})
+	for name, start := range map[string]func(testing.TB, ...string) *testservers.DB{
+		"mariadb": testservers.MariaDB, "mariadb-10.11": testservers.MariaDB1011,
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := start(t, "--log-bin-compress=ON", "--log-bin-compress-min-len=10")
+			g := newRig(t, server)
+			tl := g.tail("now")
+			big := strings.Repeat("long ", 40_000)
+			g.session("BEGIN", "INSERT INTO outbox (payload) VALUES ('1'), ('"+big+"')",
+				"INSERT INTO outbox (payload) VALUES ('2')", "UPDATE outbox SET payload = 'second' WHERE payload = '2'", "COMMIT",
+				"CREATE TABLE a_ddl_statement_that_is_long_enough_to_be_compressed (a INT)")
+			wantStrings(t, "payloads", payloads(g.flush(tl)), []string{"1", big, "second"})
+		})
+	}
 }
 
 func TestRotation(t *testing.T) {
