@@ -116,7 +116,7 @@ func (w *bothWays) insert(table string, values ...string) {
 
 // compare inserts the rows, reads them from the binlog and by key, and wants equal
 // events, none of which the binlog left open unless unread says so of its table.
-func (w *bothWays) compare(unread func(table string) bool) {
+func (w *bothWays) compare(unread func(table string) bool) []*outbox.Event {
 	w.t.Helper()
 	tailed := w.tailed()
 	if rows := w.count(); len(tailed) != rows {
@@ -137,6 +137,7 @@ func (w *bothWays) compare(unread func(table string) bool) {
 	if bad > 20 {
 		w.t.Errorf("and %d more", bad-20)
 	}
+	return tailed
 }
 
 // count is the number of rows but for the mark.
