@@ -19,7 +19,7 @@ func (s *stream) rows(f rowsFormat, body []byte) error {
 	}
 	if !p.watched.fence {
 		s.tx.events++
-		if s.passesOver(p, f.kind) {
+		if s.ignores(p, f.kind) {
 			return nil
 		}
 	}
@@ -37,10 +37,10 @@ func (s *stream) rows(f rowsFormat, body []byte) error {
 	return s.reader.rows.err()
 }
 
-// passesOver tells whether nothing needs to be known of the rows of an event. Changes
+// ignores tells whether nothing needs to be known of the rows of an event. Changes
 // matter only to a table that the transaction inserted into, and were all seen when a
 // giant is read for the second time; once it has outgrown, only changes matter.
-func (s *stream) passesOver(p *plan, kind rowsKind) bool {
+func (s *stream) ignores(p *plan, kind rowsKind) bool {
 	if kind == rowsInserted {
 		p.watched.insertedIn = s.tx.number
 		return s.tx.outgrown

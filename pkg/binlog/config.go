@@ -96,6 +96,7 @@ type Reader struct {
 	cfg     Config
 	tracker tracker
 	watch   *watchList
+	uuid    string            // of the replica that this reader is to its source
 	resume  position          // behind what emit accepted; touched by Run and the stream it waits for
 	parked  map[xid]*parkedXA // prepared XA transactions, undecided; touched by the stream only
 	giant   *giant            // the transaction that is to be read again; touched like resume
@@ -148,7 +149,7 @@ func New(cfg Config) (*Reader, error) {
 	if cfg.Sources == nil {
 		cfg.Sources = oneSource(cfg.DSN)
 	}
-	return &Reader{cfg: cfg, watch: newWatchList(cfg), parked: map[xid]*parkedXA{}}, nil
+	return &Reader{cfg: cfg, uuid: newReplicaUUID(), watch: newWatchList(cfg), parked: map[xid]*parkedXA{}}, nil
 }
 
 // State returns a snapshot, safe from any goroutine.

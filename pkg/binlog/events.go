@@ -1,6 +1,8 @@
 package binlog
 
 import (
+	"bytes"
+	"io"
 	"time"
 
 	"github.com/go-mysql-org/go-mysql/replication"
@@ -30,7 +32,7 @@ func (s *stream) event(h header, body []byte) error {
 	case replication.XA_PREPARE_LOG_EVENT:
 		return s.prepare(h, body)
 	case replication.TRANSACTION_PAYLOAD_EVENT:
-		return s.payload.each(body, s.wantInner, s.event)
+		return s.payloadEvents(bytes.NewReader(body))
 	case replication.EXECUTE_LOAD_QUERY_EVENT, replication.LOAD_EVENT, replication.NEW_LOAD_EVENT:
 		return s.statementRows(body)
 	case replication.INCIDENT_EVENT:
@@ -275,6 +277,10 @@ func (s *stream) decideXA(h header, text string, commit bool) error {
 // commit emits what the transaction holds, or begins it anew if it was too large to be
 // held.
 func (s *stream) commit(h header) error {
+	if s.unpacking {
+		s.ended = func() error { return s.commit(h) }
+		return nil
+	}
 	if s.tx.outgrown {
 		return s.readAgain(h)
 	}
@@ -283,4 +289,22 @@ func (s *stream) commit(h header) error {
 }
 
 // rollback drops what the transaction holds, and moves on: it ended.
-func (s *stream) rollback(h header) error { return s.finish(h, nil, 0) }
+func (s *stream) rollback(h header) error {
+	if s.unpacking {
+		s.ended = func() error { return s.rollback(h) }
+		return nil
+	}
+	return s.finish(h, nil, 0)
+}
+
+// payloadEvents takes the events of a compressed transaction. Its end comes into force
+// when the last byte has been read, and with it the checksum.
+func (s *stream) payloadEvents(body io.Reader) error {
+	s.unpacking, s.ended = true, nil
+	err := s.payload.each(body, s.wantInner, s.event)
+	s.unpacking = false
+	if err != nil || s.ended == nil {
+		return err
+	}
+	return s.ended()
+}

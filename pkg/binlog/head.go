@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"time"
 
 	"github.com/go-mysql-org/go-mysql/replication"
@@ -50,24 +51,29 @@ type headReader struct {
 
 var errHeadRead = errors.New("the head of the file has been read")
 
-// HandleEvent takes one event off the wire.
-func (r *headReader) HandleEvent(ev *replication.BinlogEvent) error {
+func (r *headReader) passesOver(header, uint64) bool { return true }
+
+// unpack is not needed: what comes before the first transaction tells the file.
+func (r *headReader) unpack(header, io.Reader) error { return errHeadRead }
+
+func (r *headReader) handle(event []byte) error {
 	const bytesMax = 16 << 20 // a first transaction without an end up to here goes without first
-	h := parseHeader(ev.RawData)
-	switch e := ev.Event.(type) {
-	case *replication.FormatDescriptionEvent:
+	h := parseHeader(event)
+	switch h.kind {
+	case replication.FORMAT_DESCRIPTION_EVENT:
 		r.head.fde = h.timestamp
 		return nil
-	case *replication.RotateEvent:
-		if r.done = string(e.NextLogName) != r.file; r.done {
+	case replication.ROTATE_EVENT:
+		name, _, err := parseRotate(event)
+		if r.done = err == nil && name != r.file; r.done {
 			return errHeadRead
 		}
-		return nil
+		return err
 	}
 	if marksFile(r.flavor, h.kind) {
-		r.head.first = firstSum(ev.RawData)
+		r.head.first = firstSum(event)
 	}
-	r.bytes += len(ev.RawData)
+	r.bytes += len(event)
 	idle := h.kind == replication.HEARTBEAT_EVENT || h.kind == replication.HEARTBEAT_LOG_EVENT_V2
 	if r.done = r.head.first != 0 || idle || r.bytes > bytesMax; r.done {
 		return errHeadRead
@@ -80,9 +86,7 @@ func (r *headReader) HandleEvent(ev *replication.BinlogEvent) error {
 func (r *Reader) readHead(ctx context.Context, flavor string, cfg *mysql.Config, file string) (fileHead, error) {
 	const heartbeatPeriod = time.Second // tells that the file holds nothing more yet
 	h := &headReader{file: file, flavor: flavor}
-	sc := r.syncerConfig(flavor)
-	sc.HeartbeatPeriod, sc.SynchronousEventHandler = heartbeatPeriod, h
-	err := dump(ctx, sc, cfg, &position{flavor: flavor, file: file, offset: fileHeadSize})
+	err := r.dumpConfig(flavor, heartbeatPeriod).run(ctx, cfg, &position{flavor: flavor, file: file, offset: fileHeadSize}, h)
 	if !h.done {
 		return fileHead{}, fmt.Errorf("reading the start of %s: %w", file, err)
 	}

@@ -1,6 +1,7 @@
 package binlog
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/binary"
 	"errors"
@@ -15,6 +16,7 @@ import (
 // one of a gigabyte costs no more memory than its largest event. It keeps one
 // decoder: making one costs more than most transactions.
 type payloadReader struct {
+	src  *bufio.Reader
 	zstd *zstd.Decoder
 	body bytes.Buffer
 }
@@ -34,34 +36,62 @@ const (
 // windowMax bounds the decoder's memory; the server's own windows are 8 MiB and less.
 const windowMax = 128 << 20
 
-// splitPayload returns the compression and the packed events of a payload event.
-func splitPayload(body []byte) (compression uint64, packed []byte, err error) {
-	c := cursor{b: body}
+// fields reads the head of a payload event, up to the packed events, and returns how
+// they are packed.
+func (p *payloadReader) fields() (compression uint64, err error) {
 	compression = compressionNone
-	for !c.failed {
-		kind := c.lenenc()
-		if kind == payloadEnd {
-			return compression, c.b, c.err()
+	for {
+		kind, err := p.lenenc()
+		if err != nil || kind == payloadEnd {
+			return compression, err
 		}
-		v := cursor{b: c.take(c.length())}
-		if kind == payloadCompression {
-			if compression = v.lenenc(); v.failed {
-				return 0, nil, errShort
+		size, err := p.lenenc()
+		if err != nil {
+			return 0, err
+		}
+		const sizeMax = 1 << 10 // of fields that may come to be
+		v := make([]byte, min(size, sizeMax))
+		if _, err := io.ReadFull(p.src, v); err != nil || size > sizeMax {
+			return 0, malformed("field of %d bytes in a compressed transaction", size)
+		}
+		if c := (cursor{b: v}); kind == payloadCompression {
+			if compression = c.lenenc(); c.failed {
+				return 0, errShort
 			}
 		}
 	}
-	return 0, nil, errShort
+}
+
+// lenenc reads a length-encoded integer.
+func (p *payloadReader) lenenc() (uint64, error) {
+	const longest = 9
+	b, _ := p.src.Peek(longest) // less than that at the end
+	c := cursor{b: b}
+	v := c.lenenc()
+	if c.failed {
+		if _, err := p.src.Peek(1); err != nil && !errors.Is(err, io.EOF) {
+			return 0, err // of the connection
+		}
+		return 0, errShort
+	}
+	_, err := p.src.Discard(len(b) - len(c.b))
+	return v, err
 }
 
 // each calls do for every event inside a payload. want is asked first, with the
 // head of the event and, of an event that names a table, the table's id: what it
-// declines is not unpacked into memory. body is good until the next call.
-func (p *payloadReader) each(payload []byte, want func(h header, tableID uint64) bool, do func(h header, body []byte) error) error {
-	compression, packed, err := splitPayload(payload)
+// declines is not unpacked into memory. body is good until the next call. A nil error
+// says that the payload was read to its end.
+func (p *payloadReader) each(payload io.Reader, want func(h header, tableID uint64) bool, do func(h header, body []byte) error) error {
+	if p.src == nil {
+		p.src = bufio.NewReaderSize(nil, sourceBytes)
+	}
+	p.src.Reset(payload)
+	compression, err := p.fields()
 	if err != nil {
 		return err
 	}
-	var r io.Reader = bytes.NewReader(packed)
+	var r io.Reader = p.src
 	switch compression {
 	case compressionNone:
 	case compressionZstd:
@@ -78,6 +108,9 @@ func (p *payloadReader) each(payload []byte, want func(h header, tableID uint64)
 		}
 	}
 }
+
+// sourceBytes is read at a time of what is packed.
+const sourceBytes = 16 << 10
 
 func (p *payloadReader) open(r io.Reader) error {
 	if p.zstd != nil {
@@ -102,11 +135,14 @@ func (p *payloadReader) next(r io.Reader, want func(header, uint64) bool, do fun
 		return false, fmt.Errorf("compressed transaction: %w: %w", errMalformed, err)
 	}
 	h := parseHeader(head[:])
-	size := int64(binary.LittleEndian.Uint32(head[9:])) - replication.EventHeaderSize
+	size := int64(h.size) - replication.EventHeaderSize
 	if size < 0 {
 		return false, malformed("event of %d bytes in a compressed transaction", size)
 	}
 	p.body.Reset()
+	if p.body.Cap() > packetBytesKept {
+		p.body = bytes.Buffer{}
+	}
 	const idSize = 6
 	if err := p.copy(r, min(size, idSize)); err != nil {
 		return false, err
@@ -136,6 +172,7 @@ type header struct {
 	kind      replication.EventType
 	timestamp uint32 // seconds
 	serverID  uint32
+	size      uint32 // of the whole event, in bytes
 	logPos    uint32 // where the event ends in its file, modulo 4 GiB; 0: not said
 	flags     uint16
 }
@@ -145,6 +182,7 @@ func parseHeader(b []byte) header {
 		kind:      replication.EventType(b[4]),
 		timestamp: binary.LittleEndian.Uint32(b),
 		serverID:  binary.LittleEndian.Uint32(b[5:]),
+		size:      binary.LittleEndian.Uint32(b[9:]),
 		logPos:    binary.LittleEndian.Uint32(b[13:]),
 		flags:     littleUint16(b[17:]),
 	}

@@ -2,15 +2,10 @@ package binlog
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
-	"fmt"
-	"net"
 	"sync"
 	"time"
 
-	gomysql "github.com/go-mysql-org/go-mysql/mysql"
-	"github.com/go-mysql-org/go-mysql/replication"
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/rowferry/rowferry/pkg/outbox"
@@ -67,11 +62,8 @@ func (r *Reader) session(ctx context.Context, goesOn bool, emit emitFunc) error 
 	watcher.Wait()
 	r.inside.Store(false)
 	r.setState(func(st *State) { st.Connected = false })
-	switch {
-	case s.emitErr != nil && ctx.Err() == nil:
+	if s.emitErr != nil && ctx.Err() == nil {
 		return &emitError{s.emitErr}
-	case s.failure != nil:
-		err = s.failure
 	}
 	return endOr(ctx, classify(err))
 }
@@ -109,81 +101,9 @@ func (r *Reader) check(ctx context.Context) (*stream, *mysql.Config, error) {
 
 // run reads behind the reader's position until the stream ends.
 func (s *stream) run(ctx context.Context, cfg *mysql.Config) error {
-	sc := s.r.syncerConfig(s.flavor)
-	sc.SynchronousEventHandler = s
-	return dump(ctx, sc, cfg, &s.r.resume)
+	return s.r.dumpConfig(s.flavor, s.r.cfg.HeartbeatPeriod).run(ctx, cfg, &s.r.resume, s)
 }
 
-// dump starts a replication stream behind from and waits for its end. Sockets are
-// closed from outside when ctx ends, whatever the library is waiting for.
-func dump(ctx context.Context, sc replication.BinlogSyncerConfig, cfg *mysql.Config, from *position) error {
-	d := newDialer(cfg)
-	stop := context.AfterFunc(ctx, d.stop)
-	defer stop()
-	sc.Dialer = d.dial
-	sc.Host, sc.User, sc.Password, sc.TLSConfig = cfg.Addr, cfg.User, cfg.Passwd, tlsFor(cfg)
-	syncer, streamer, err := open(sc, from)
-	if syncer != nil {
-		defer syncer.Close()
-	}
-	defer d.stop() // before Close, which would otherwise dial to send a KILL
-	if err != nil {
-		return fmt.Errorf("starting the replication stream: %w", err)
-	}
-	_, err = streamer.GetEvent(ctx)
-	if ctx.Err() != nil {
-		// The library's Close touches what its reading goroutine may still be writing,
-		// so that goroutine must have ended: its socket is closed, and emit gives up
-		// with ctx. (Found by the race detector in a relay that was told to stop.)
-		d.stop()
-		_, _ = streamer.GetEvent(context.WithoutCancel(ctx)) // the error is of the closed socket
-	}
-	if errors.Is(err, replication.ErrSyncClosed) || err == nil {
-		err = errors.New("the replication stream ended")
-	}
-	return err
-}
-
-// open starts a replication stream behind a position.
-func open(sc replication.BinlogSyncerConfig, from *position) (syncer *replication.BinlogSyncer, streamer *replication.BinlogStreamer, err error) {
-	defer func() {
-		if p := recover(); p != nil { // a malformed key sent by a server makes the library panic
-			err = fmt.Errorf("connecting: internal error of the client: %v", p)
-		}
-	}()
-	syncer = replication.NewBinlogSyncer(sc)
-	if from.gtids != nil {
-		streamer, err = syncer.StartSyncGTID(from.gtids.Clone())
-	} else {
-		streamer, err = syncer.StartSync(filePosition(from))
-	}
-	return syncer, streamer, err
-}
-
-func newDialer(cfg *mysql.Config) *dialer {
-	if cfg.DialFunc != nil {
-		return &dialer{base: func(ctx context.Context, _, _ string) (net.Conn, error) { return cfg.DialFunc(ctx, cfg.Net, cfg.Addr) }}
-	}
-	nd := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 15 * time.Second}
-	return &dialer{base: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return nd.DialContext(ctx, cfg.Net, cfg.Addr)
-	}}
-}
-
-// tlsFor names the server to be verified, which the library leaves to us.
-func tlsFor(cfg *mysql.Config) *tls.Config {
-	if cfg.TLS == nil {
-		return nil
-	}
-	c := cfg.TLS.Clone()
-	if c.ServerName == "" && !c.InsecureSkipVerify {
-		if host, _, err := net.SplitHostPort(cfg.Addr); err == nil {
-			c.ServerName = host
-		}
-	}
-	return c
-}
-
-func filePosition(p *position) gomysql.Position {
-	return gomysql.Position{Name: p.file, Pos: uint32(p.offset)} // position.check bounds it
+func (r *Reader) dumpConfig(flavor string, heartbeatPeriod time.Duration) dumpConfig {
+	return dumpConfig{flavor: flavor, serverID: r.cfg.ServerID, uuid: r.uuid, heartbeatPeriod: heartbeatPeriod}
 }

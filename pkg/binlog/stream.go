@@ -3,11 +3,10 @@ package binlog
 import (
 	"context"
 	"fmt"
-	"log/slog"
+	"io"
 	"math"
 	"time"
 
-	"github.com/go-mysql-org/go-mysql/client"
 	"github.com/go-mysql-org/go-mysql/replication"
 
 	"github.com/rowferry/rowferry/pkg/outbox"
@@ -41,38 +40,59 @@ type stream struct {
 	reader       rowReader
 	payload      payloadReader
 
-	failure error // what HandleEvent returned; the library only passes on its text
+	unpacking bool         // inside a compressed transaction
+	ended     func() error // what its end does, once all of it is known to be sound
+
 	emitErr error // what emit returned
 }
 
-// HandleEvent takes one event off the wire. It runs on the library's goroutine,
-// one call at a time; an error ends the stream.
-func (s *stream) HandleEvent(ev *replication.BinlogEvent) (err error) {
+// handle takes one event off the wire.
+func (s *stream) handle(event []byte) error {
+	h := parseHeader(event)
+	return s.guarded(h, func() error {
+		switch h.kind {
+		case replication.FORMAT_DESCRIPTION_EVENT:
+			return s.describe(h)
+		case replication.ROTATE_EVENT:
+			return s.rotate(event)
+		}
+		s.noticeFirst(h, event)
+		return s.generic(h, event[replication.EventHeaderSize:])
+	})
+}
+
+// unpack takes a compressed transaction while it arrives.
+func (s *stream) unpack(h header, body io.Reader) error {
+	return s.guarded(h, func() error {
+		s.lastSeen(h)
+		return s.payloadEvents(body)
+	})
+}
+
+// passesOver declines rows of tables that are not watched.
+func (s *stream) passesOver(h header, tableID uint64) bool {
+	if s.wantInner(h, tableID) {
+		return false
+	}
+	s.r.bytesRead.Add(uint64(h.size))
+	s.lastSeen(h)
+	return true
+}
+
+// guarded does what is to be done with an event. A panic becomes an error that says
+// where.
+func (s *stream) guarded(h header, do func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = &fatalError{fmt.Errorf("internal error at %s:%d, event type %d: %v", s.file, s.offset, ev.Header.EventType, p)}
-		}
-		if err != nil {
-			s.failure = err
+			err = &fatalError{fmt.Errorf("internal error at %s:%d, event type %d: %v", s.file, s.offset, h.kind, p)}
 		}
 	}()
 	s.r.lastEventNanos.Store(time.Now().UnixNano())
-	s.r.bytesRead.Add(uint64(len(ev.RawData)))
+	s.r.bytesRead.Add(uint64(h.size))
 	if !s.started {
 		s.start()
 	}
-	h := parseHeader(ev.RawData)
-	switch e := ev.Event.(type) {
-	case *replication.FormatDescriptionEvent:
-		return s.describe(h)
-	case *replication.RotateEvent:
-		s.rotate(e)
-		return nil
-	case *replication.GenericEvent:
-		s.noticeFirst(h, ev.RawData)
-		return s.generic(h, e.Data)
-	}
-	return malformed("event of type %d in an unexpected form", h.kind)
+	return do()
 }
 
 // start tells the engine of the new connection before anything of it is emitted.
@@ -92,11 +112,16 @@ func (s *stream) generic(h header, body []byte) error {
 		s.r.lagNanos.Store(0) // sent only when there is nothing else to send
 		return nil
 	}
+	s.lastSeen(h)
+	return s.event(h, body)
+}
+
+// lastSeen follows time and position of an event.
+func (s *stream) lastSeen(h header) {
 	if h.timestamp != 0 {
 		s.r.lastTimestamp.Store(h.timestamp)
 	}
 	s.advance(h)
-	return s.event(h, body)
 }
 
 // advance follows the position. The stream gives the end of an event modulo 4 GiB,
@@ -117,13 +142,24 @@ func (s *stream) advance(h header) {
 // rotate is the change to another file, announced by the old one or by the server
 // at the start of each. A transaction that is open is torn: files end between
 // transactions.
-func (s *stream) rotate(e *replication.RotateEvent) {
+func (s *stream) rotate(event []byte) error {
+	name, position, err := parseRotate(event)
+	if err != nil {
+		return err
+	}
 	s.abandon()
-	name := string(e.NextLogName)
 	s.newFile = s.file != "" && (s.newFile || name != s.file)
-	s.file, s.offset, s.log = name, e.Position, nil
+	s.file, s.offset, s.log = name, position, nil
 	s.r.offset.Store(s.offset)
 	s.r.setState(func(st *State) { st.File = name })
+	return nil
+}
+
+// parseRotate reads which file follows, and from where on.
+func parseRotate(event []byte) (file string, position uint64, err error) {
+	c := cursor{b: event[replication.EventHeaderSize:]}
+	position = c.little(8)
+	return string(c.b), position, c.err()
 }
 
 // describe is the first event of every file, sent again when a stream starts
@@ -262,27 +298,4 @@ func (s *stream) send(b outbox.Batch) error {
 		s.emitErr = err
 	}
 	return err
-}
-
-// syncerConfig holds every setting of the library that matters; the rest stays at
-// zero on purpose.
-func (r *Reader) syncerConfig(flavor string) replication.BinlogSyncerConfig {
-	return replication.BinlogSyncerConfig{
-		ServerID:         r.cfg.ServerID,
-		Flavor:           flavor,
-		Localhost:        "rowferry", // servers refuse more than 60 bytes, which host names of pods reach
-		RawModeEnabled:   true,
-		DisableRetrySync: true, // its own reconnect repeats and loses transactions
-		VerifyChecksum:   true,
-		HeartbeatPeriod:  r.cfg.HeartbeatPeriod,
-		ReadTimeout:      r.cfg.HeartbeatPeriod * 7 / 2,
-		EventCacheCount:  1, // not used with a synchronous handler
-		DiscardGTIDSet:   true,
-		Logger:           slog.New(slog.DiscardHandler), // it prints events; what it says comes back as an error too
-		Option: func(c *client.Conn) error {
-			// While emit blocks nothing is read; the server would hang up after a minute.
-			_, err := c.Execute("SET SESSION net_write_timeout=3600")
-			return err
-		},
-	}
 }

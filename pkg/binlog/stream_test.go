@@ -77,22 +77,15 @@ func (h *hand) raw(kind replication.EventType, body []byte) []byte {
 
 // send feeds one event through the front door.
 func (h *hand) send(kind replication.EventType, body []byte) error {
-	raw := h.raw(kind, body)
-	ev := &replication.BinlogEvent{RawData: raw, Header: &replication.EventHeader{}, Event: &replication.GenericEvent{Data: body}}
-	if err := ev.Header.Decode(raw); err != nil {
-		h.t.Fatal(err)
-	}
-	return h.s.HandleEvent(ev)
+	return h.s.handle(h.raw(kind, body))
 }
 
 func (h *hand) rotate(name string, position uint64) error {
-	raw := h.raw(replication.ROTATE_EVENT, nil)
-	return h.s.HandleEvent(&replication.BinlogEvent{RawData: raw, Header: &replication.EventHeader{}, Event: &replication.RotateEvent{NextLogName: []byte(name), Position: position}})
+	return h.send(replication.ROTATE_EVENT, append(binary.LittleEndian.AppendUint64(nil, position), name...))
 }
 
 func (h *hand) describe() error {
-	raw := h.raw(replication.FORMAT_DESCRIPTION_EVENT, nil)
-	return h.s.HandleEvent(&replication.BinlogEvent{RawData: raw, Header: &replication.EventHeader{}, Event: &replication.FormatDescriptionEvent{}})
+	return h.send(replication.FORMAT_DESCRIPTION_EVENT, nil)
 }
 
 // script is a sequence of events in a few words.
@@ -321,7 +314,7 @@ func FuzzPayload(f *testing.F) {
 		var p payloadReader
 		defer p.close()
 		total := 0
-		err := p.each(body, func(header, uint64) bool { return true }, func(_ header, b []byte) error {
+		err := p.each(bytes.NewReader(body), func(header, uint64) bool { return true }, func(_ header, b []byte) error {
 			if total += len(b); total > 16<<20 {
 				return errShort
 			}
@@ -402,13 +395,12 @@ func FuzzTableMap(f *testing.F) {
 func BenchmarkStream(b *testing.B) {
 	h := newHand(b, flavorMySQL)
 	h.s.emit = func(context.Context, outbox.Batch) error { return nil }
-	var events []*replication.BinlogEvent
+	var events [][]byte
 	var numbers [][]byte // of the GTID events, which grow with every round
 	add := func(kind replication.EventType, body []byte) []byte {
 		raw := h.raw(kind, body)
-		body = raw[replication.EventHeaderSize:]
-		events = append(events, &replication.BinlogEvent{RawData: raw, Header: &replication.EventHeader{}, Event: &replication.GenericEvent{Data: body}})
-		return body
+		events = append(events, raw)
+		return raw[replication.EventHeaderSize:]
 	}
 	transaction := func(table string, rows int) {
 		numbers = append(numbers, add(replication.GTID_EVENT, append(append([]byte{0}, bytes.Repeat([]byte{9}, 16)...), make([]byte, 8)...))[17:])
@@ -431,7 +423,7 @@ func BenchmarkStream(b *testing.B) {
 			binary.LittleEndian.PutUint64(number, n)
 		}
 		for _, ev := range events {
-			if err := h.s.HandleEvent(ev); err != nil {
+			if err := h.s.handle(ev); err != nil {
 				b.Fatal(err)
 			}
 		}
