@@ -109,6 +109,8 @@ func (s *stream) gtidEvent(h header, body []byte) error {
 	}
 	if h.kind == replication.ANONYMOUS_GTID_EVENT {
 		g = gtid{}
+	} else if g.gno == 0 || g.gno > gnoMax { // saved, it could not be read again
+		return malformed("GTID with the number %d", g.gno)
 	}
 	s.begin(g, false)
 	const clockType = 2
@@ -144,8 +146,13 @@ func decodeTagged(e *replication.GtidTaggedLogEvent, body []byte) (err error) {
 	if err := e.Decode(body); err != nil {
 		return malformed("tagged GTID: %s", brief(err))
 	}
-	if e.GNO <= 0 || len(e.SID) != 16 {
-		return malformed("tagged GTID without a number")
+	if e.GNO <= 0 || e.GNO > gnoMax || len(e.SID) != 16 {
+		return malformed("tagged GTID with the number %d", e.GNO)
+	}
+	if tag := e.Tag.String(); tag != "" {
+		if _, ok := parseTag(tag); !ok {
+			return malformed("tagged GTID with a tag that is none")
+		}
 	}
 	return nil
 }

@@ -155,6 +155,10 @@ func FuzzGTIDEvent(f *testing.F) {
 			}
 		}
 	}
+	for _, gno := range []uint64{0, gnoMax, gnoMax + 1, 1<<64 - 1} { // numbers that a set must not hold
+		f.Add(byte(replication.GTID_EVENT), binary.LittleEndian.AppendUint64(bytes.Repeat([]byte{9}, 17), gno))
+		f.Add(byte(replication.MARIADB_GTID_EVENT), append(binary.LittleEndian.AppendUint64(nil, gno), 0, 0, 0, 0, 8))
+	}
 	f.Fuzz(func(t *testing.T, kind byte, body []byte) {
 		flavor := flavorMySQL
 		switch replication.EventType(kind) {
