@@ -194,7 +194,7 @@ func (m *remaker) tableMap(body []byte) []byte {
 func (m *remaker) each(body []byte, add func(header, []byte)) {
 	var p payloadReader
 	defer p.close()
-	err := p.each(body, func(header, uint64) bool { return true }, func(h header, body []byte) error {
+	err := p.each(bytes.NewReader(body), func(header, uint64) bool { return true }, func(h header, body []byte) error {
 		add(h, m.inner(h.kind, bytes.Clone(body)))
 		return nil
 	})
