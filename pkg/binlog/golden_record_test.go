@@ -114,9 +114,9 @@ func runsOn(only, flavor string, gtids bool) bool {
 	return only == everywhere || only == flavor || only == onlyTagged && flavor == flavorMySQL && gtids
 }
 
-// recordGolden has a real server run the script, and returns its binlog file and the
+// record has a real server run the script, and returns its binlog file and the
 // layouts of the tables before and after.
-func recordGolden(t *testing.T, server *testservers.DB, gtids bool) (file []byte, g *golden) {
+func record(t *testing.T, server *testservers.DB, gtids bool) (file []byte, g *golden) {
 	t.Helper()
 	server.Exec(t, "", "CREATE DATABASE golden CHARACTER SET utf8mb4")
 	db := server.Open(t, "golden")

@@ -18,7 +18,10 @@ import (
 	"github.com/rowferry/rowferry/pkg/outbox"
 )
 
-var updateGolden = flag.Bool("update", false, "record the binlogs of testdata/golden anew, from real servers, and what becomes of them")
+var (
+	updateGolden = flag.Bool("update", false, "write down anew what becomes of the binlogs of testdata/golden")
+	recordGolden = flag.Bool("record", false, "record the binlogs of testdata/golden anew, from real servers, and what becomes of them")
+)
 
 const goldenDir = "testdata/golden"
 
@@ -54,16 +57,19 @@ type goldenEvent struct {
 	Deleted                                     bool            `json:",omitempty"`
 }
 
-// Every recorded binlog gives exactly the batches that stand beside it. With -update the
-// files are made: then the statements run on real servers.
+// Every recorded binlog gives exactly the batches that stand beside it.
 func TestGolden(t *testing.T) {
 	for _, s := range goldenServers {
 		t.Run(s.name, func(t *testing.T) {
 			path := filepath.Join(goldenDir, s.name)
-			if *updateGolden {
-				file, g := recordGolden(t, s.start(t, "--local-infile=1"), s.gtids)
-				g.Batches = replayGolden(t, logOf(s.release, file), g, s.gtids)
+			if *recordGolden {
+				file, g := record(t, s.start(t, "--local-infile=1"), s.gtids)
 				writeGoldenFile(t, path+".binlog", file)
+				writeGoldenFile(t, path+".json", g.print(t))
+			}
+			if *recordGolden || *updateGolden {
+				l, g := readGolden(t, s.name, s.release)
+				g.Batches = replayGolden(t, l, g, s.gtids)
 				writeGoldenFile(t, path+".json", g.print(t))
 			}
 			l, g := readGolden(t, s.name, s.release)
@@ -200,6 +206,22 @@ func goldenOf(r *Reader, b outbox.Batch) goldenBatch {
 		})
 	}
 	return out
+}
+
+// Files of the same name are told apart by their heads, also those of one second.
+func TestGoldenFilesDiffer(t *testing.T) {
+	seen := map[uint32]string{}
+	for _, s := range goldenServers {
+		_, g := readGolden(t, s.name, s.release)
+		p, err := parsePosition(g.Batches[0].End)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if other, ok := seen[p.first]; ok || p.first == 0 || p.fde == 0 {
+			t.Errorf("the log of %s is told from that of %q by %+v", s.name, other, p.fileHead)
+		}
+		seen[p.first] = s.name
+	}
 }
 
 // The recorded logs hold what they were recorded for.
