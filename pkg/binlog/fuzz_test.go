@@ -127,6 +127,40 @@ func FuzzStream(f *testing.F) {
 	})
 }
 
+// FuzzPackets feeds packets as they come off the socket, in pieces of any size: events,
+// large ones and compressed ones too, with a checksum or without.
+func FuzzPackets(f *testing.F) {
+	for _, transaction := range transactionsOf(goldenEvents(f, flavorMySQL)) {
+		f.Add(true, uint16(50), bytes.Join(transaction, nil))
+	}
+	l := largeLog(f)
+	for _, e := range l.events[1:] {
+		f.Add(true, uint16(7000), e)
+		f.Add(false, uint16(60000), e)
+	}
+	_, g := readGolden(f, "mysql-9.7", mysql97)
+	layouts := g.layouts(f, g.Before)
+	layouts[handTable] = handLayout(f)
+	f.Fuzz(func(t *testing.T, checksums bool, piece uint16, packed []byte) {
+		h := newFuzzedStream(t, flavorMySQL, layouts)
+		defer h.s.payload.close()
+		if err := h.script("gtid 1; query BEGIN; map outbox"); err != nil {
+			t.Fatal(err)
+		}
+		in := &incoming{to: h.s, checksums: checksums}
+		for len(packed) >= headSize {
+			size := min(max(headSize, littleEndian(packed[9:13])), uint64(len(packed)))
+			err := arrive(in, append([]byte{0}, packed[:size]...), func() int { return int(piece) })
+			if err != nil && strings.Contains(err.Error(), "internal error") {
+				t.Fatal(err)
+			}
+			if packed = packed[size:]; err != nil {
+				return
+			}
+		}
+	})
+}
+
 // FuzzMariaDBCompressed unpacks what MariaDB compresses: rows and statements.
 func FuzzMariaDBCompressed(f *testing.F) {
 	for _, e := range goldenEvents(f, flavorMariaDB) {
