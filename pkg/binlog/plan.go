@@ -42,6 +42,7 @@ type columnPlan struct {
 	real     byte
 	meta     uint16
 	unsigned bool
+	prefix   int      // bytes of the length in front of a string
 	length   int      // of BINARY(n), to which zeros are restored
 	labels   []string // of ENUM and SET, in UTF-8
 	doubtful bool     // a question mark in a label may stand for another character
@@ -163,8 +164,14 @@ func newPlan(w *watched, l *outbox.Layout, m *tableMap) *plan {
 }
 
 func blankPlan(w *watched, l *outbox.Layout, m *tableMap) *plan {
-	p := &plan{watched: w, layout: l, metas: m.metas, columns: make([]columnPlan, len(m.types))}
+	p := &plan{watched: w, layout: l, columns: make([]columnPlan, len(m.types))}
 	p.types = append(p.types, m.types...)
+	p.metas = append(p.metas, m.metas...)
+	for _, c := range l.Columns {
+		if i := locate(m, c); i >= 0 {
+			p.metas[i] = metaOf(c, m, i)
+		}
+	}
 	for i := range p.columns {
 		p.columns[i].role = outbox.NumRoles
 		if p.types[i] == my.MYSQL_TYPE_JSON {
@@ -294,8 +301,9 @@ func fitsLength(c outbox.Column, m *tableMap, i int) bool {
 }
 
 func newColumnPlan(role outbox.Role, c outbox.Column, m *tableMap, i int, zone *time.Location) columnPlan {
-	p := columnPlan{role: role, dataType: c.DataType, meta: m.metas[i], unsigned: c.Unsigned(), decimals: -1, zone: zone}
-	p.real, _ = realType(m.types[i], m.metas[i])
+	p := columnPlan{role: role, dataType: c.DataType, meta: metaOf(c, m, i), unsigned: c.Unsigned(), decimals: -1, zone: zone}
+	real, length := realType(m.types[i], m.metas[i])
+	p.real, p.prefix = real, stringPrefix(length)
 	if _, known := typesOf[c.DataType]; !known {
 		p.unread = unreadType
 	}
@@ -317,6 +325,24 @@ func newColumnPlan(role outbox.Role, c outbox.Column, m *tableMap, i int, zone *
 		}
 	}
 	return p
+}
+
+// metaOf is what the type of a column needs to know the length of its values. The
+// stream tells, but for the older forms of times in MariaDB, where only the layout
+// knows the number of digits behind the second, and with it the length.
+func metaOf(c outbox.Column, m *tableMap, i int) uint16 {
+	switch m.types[i] {
+	case my.MYSQL_TYPE_TIME, my.MYSQL_TYPE_DATETIME, my.MYSQL_TYPE_TIMESTAMP:
+	default:
+		return m.metas[i]
+	}
+	_, rest, _ := strings.Cut(c.FullType, "(")
+	digits, _, _ := strings.Cut(rest, ")")
+	p, err := strconv.ParseUint(digits, 10, 16)
+	if err != nil || !m.mariadb {
+		return 0
+	}
+	return uint16(p)
 }
 
 // labelsOf prefers the labels of the stream, which are those of the moment, to

@@ -124,8 +124,18 @@ func inflate(b []byte) (out []byte, err error) {
 
 func (r *rowReader) more() bool { return len(r.rows.b) > 0 && !r.rows.failed }
 
-// readBefore reads the first image of a row: the only one of an insert or delete.
-func (r *rowReader) readBefore() error { return r.read(r.before, nil) }
+// readBefore reads the first image of a row: the only one of an insert or delete. One
+// of no bytes is damaged: it could be read for ever.
+func (r *rowReader) readBefore() error {
+	left := len(r.rows.b)
+	if err := r.read(r.before, nil); err != nil {
+		return err
+	}
+	if len(r.rows.b) == left {
+		return malformed("row of %s without any column", r.plan.watched.table)
+	}
+	return nil
+}
 
 // readAfter reads the second image of an updated row.
 func (r *rowReader) readAfter() error {

@@ -245,12 +245,14 @@ func valueLength(t byte, meta uint16, b []byte) int {
 		return 1
 	case my.MYSQL_TYPE_SHORT:
 		return 2
-	case my.MYSQL_TYPE_INT24, my.MYSQL_TYPE_DATE, my.MYSQL_TYPE_NEWDATE, my.MYSQL_TYPE_TIME:
+	case my.MYSQL_TYPE_INT24, my.MYSQL_TYPE_DATE, my.MYSQL_TYPE_NEWDATE:
 		return 3
-	case my.MYSQL_TYPE_LONG, my.MYSQL_TYPE_FLOAT, my.MYSQL_TYPE_TIMESTAMP:
+	case my.MYSQL_TYPE_LONG, my.MYSQL_TYPE_FLOAT:
 		return 4
-	case my.MYSQL_TYPE_LONGLONG, my.MYSQL_TYPE_DOUBLE, my.MYSQL_TYPE_DATETIME:
+	case my.MYSQL_TYPE_LONGLONG, my.MYSQL_TYPE_DOUBLE:
 		return 8
+	case my.MYSQL_TYPE_TIME, my.MYSQL_TYPE_DATETIME, my.MYSQL_TYPE_TIMESTAMP:
+		return oldTemporalLength(real, int(meta))
 	case my.MYSQL_TYPE_TIME2, my.MYSQL_TYPE_TIMESTAMP2, my.MYSQL_TYPE_DATETIME2:
 		return temporalLength(real, int(meta))
 	case my.MYSQL_TYPE_NEWDECIMAL:

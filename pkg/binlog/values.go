@@ -48,8 +48,7 @@ func appended(b []byte, start int) []byte {
 }
 
 func (c *columnPlan) stringText(scratch, raw []byte) (text, newScratch []byte, why string) {
-	_, length := realType(c.real, c.meta)
-	text = raw[stringPrefix(length):]
+	text = raw[c.prefix:]
 	start := len(scratch)
 	switch c.dataType {
 	case "binary":
@@ -106,16 +105,14 @@ func (c *columnPlan) appendScalar(b, raw []byte) (out []byte, ok bool) {
 		return appendTimestamp2(b, raw, int(c.meta), c.zone), true
 	case my.MYSQL_TYPE_TIME2:
 		return appendTime2(b, raw, int(c.meta)), true
-	case my.MYSQL_TYPE_DATETIME:
-		return appendDatetimeOld(b, littleEndian(raw)), true
-	case my.MYSQL_TYPE_TIMESTAMP:
-		return appendTimestamp(b, int64(littleEndian(raw)), 0, 0, c.zone), true
+	case my.MYSQL_TYPE_DATETIME, my.MYSQL_TYPE_TIMESTAMP, my.MYSQL_TYPE_TIME:
+		return c.appendOldTemporal(b, raw, int(c.meta)), true
 	case my.MYSQL_TYPE_ENUM:
 		return c.appendLabel(b, littleEndian(raw))
 	case my.MYSQL_TYPE_SET:
 		return c.appendLabels(b, littleEndian(raw))
 	}
-	return b, false // TIME from before MySQL 5.6
+	return b, false
 }
 
 func (c *columnPlan) appendInteger(b, raw []byte) []byte {
@@ -306,12 +303,6 @@ func appendPackedDatetime(b []byte, v uint64) []byte {
 func appendDatetime2(b, raw []byte, p int) []byte {
 	v := bigEndian(raw[:5]) & (1<<39 - 1) // the sign bit is always set
 	return appendFraction(appendPackedDatetime(b, v), fraction(raw[5:]), p)
-}
-
-func appendDatetimeOld(b []byte, v uint64) []byte {
-	d, t := v/1_000_000, v%1_000_000
-	b = append(appendDate(b, d/10_000, d/100%100, d%100), ' ')
-	return appendClock(b, t/10_000, t/100%100, t%100)
 }
 
 func appendTimestamp2(b, raw []byte, p int, zone *time.Location) []byte {

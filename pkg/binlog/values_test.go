@@ -339,3 +339,45 @@ func TestRowsOfNothingButNulls(t *testing.T) {
 		}
 	})
 }
+
+// Tables from before MariaDB 10.0 hold times in older forms, whose length only the
+// layout tells: a wrong one would shift all columns behind.
+func TestOldTimesOfMariaDB(t *testing.T) {
+	values := map[string][]string{
+		"DATETIME":       {"'2024-02-29 12:34:56.789123'", "'0000-00-00 00:00:00'", "'9999-12-31 23:59:59.999999'", "'2024-00-00 01:02:03.4'", "NULL"},
+		"TIMESTAMP NULL": {"'2024-02-29 12:34:56.789123'", "'0000-00-00 00:00:00'", "'2038-01-19 03:14:07.999999'", "'1970-01-01 00:00:01'", "NULL"},
+		"TIME":           {"'12:34:56.789123'", "'00:00:00'", "'-838:59:59.999999'", "'838:59:59'", "'-00:00:00.1'", "NULL"},
+	}
+	for _, metadata := range []string{"FULL", "NO_LOG"} {
+		g := newRig(t, testservers.SharedMariaDB(t), outboxDDL, "SET GLOBAL mysql56_temporal_format = OFF", "SET GLOBAL binlog_row_metadata = "+metadata)
+		var names, inserts []string
+		for kind, literals := range values {
+			base, null, _ := strings.Cut(kind, " ")
+			for p := range 7 {
+				name := strings.ToLower(fmt.Sprintf("%s%d", base, p))
+				names = append(names, name)
+				// A column in front and one behind, which are shifted if the length is wrong.
+				g.exec(fmt.Sprintf("CREATE TABLE %s (other %s(%d) %s, id INT PRIMARY KEY, payload %s(%d) %s, tag VARCHAR(9))", name, base, p, null, base, p, null))
+				for i, v := range literals {
+					inserts = append(inserts, fmt.Sprintf("INSERT INTO %s VALUES (%s, %d, %s, 'tag')", name, v, i, v))
+				}
+			}
+		}
+		g.exec("SET GLOBAL mysql56_temporal_format = ON", "SET GLOBAL binlog_row_metadata = NO_LOG")
+		g.watch(append(names, "outbox")...)
+		tl := g.tail("now")
+		g.session("SET GLOBAL binlog_row_metadata = " + metadata)
+		g.session(append([]string{"SET SESSION sql_mode = '', time_zone = '+00:00'"}, inserts...)...)
+		events := g.flush(tl)
+		g.exec("SET GLOBAL binlog_row_metadata = NO_LOG")
+		if len(events) != len(inserts) {
+			t.Errorf("%s: %d events of %d rows", metadata, len(events), len(inserts))
+		}
+		for _, e := range events {
+			if e.Tag != "tag" {
+				t.Errorf("%s: %s %s has the tag %q", metadata, e.Table.Name, e.ID, e.Tag)
+			}
+			compareWithSelect(t, g, corpus{column: e.Table.Name}, e.ID, e, e.Table.Name+" WHERE id = "+e.ID, time.UTC)
+		}
+	}
+}
