@@ -33,6 +33,7 @@ type options struct {
 	out      string
 	profile  string
 	only     string
+	giant    int // rows of the one large transaction, a multiple of a million
 }
 
 // figure is one measured number.
@@ -66,7 +67,8 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 1, "rounds of ceilings and drains, interleaved; medians are shown")
 	flag.StringVar(&o.out, "out", "bench/results", "folder for the raw numbers")
 	flag.StringVar(&o.profile, "profile", "", "folder for CPU profiles of the drains (none: do not profile)")
-	flag.StringVar(&o.only, "only", "", "measure one part only: binlog, drains or latency")
+	flag.StringVar(&o.only, "only", "", "measure one part only: drains, latency, binlog or giant")
+	flag.IntVar(&o.giant, "giant", 1_000_000, "rows of one large transaction, a multiple of a million")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -114,7 +116,7 @@ func (b *bench) measure(ctx context.Context) error {
 	for _, part := range []struct {
 		name string
 		do   func(context.Context) error
-	}{{"drains", b.drains}, {"latency", b.latency}, {"binlog", b.binlogs}} {
+	}{{"drains", b.drains}, {"latency", b.latency}, {"binlog", b.binlogs}, {"giant", b.giants}} {
 		if b.o.only != "" && b.o.only != part.name {
 			continue
 		}
