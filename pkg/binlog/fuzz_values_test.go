@@ -37,6 +37,7 @@ func FuzzValue(f *testing.F) {
 		{my.MYSQL_TYPE_STRING, 0xfe10, "binary", 0, "\x02\x01\x02"},
 		{my.MYSQL_TYPE_STRING, 0xfde5, "varbinary", 0, "\x00"},
 		{my.MYSQL_TYPE_BLOB, 2, "text", 0, "\x03\x00abc"},
+		{typeVarcharCompressed, 12001, "varchar", 0, "\x0f\x00\x8a\x03\xe8KLJ\x1c\x85\xa3p\x14\x0es\x08\x00"},
 		{my.MYSQL_TYPE_DOUBLE, 8, "double", 3, "\x9a\x99\x99\x99\x99\x99\xb9\x3f"},
 		{my.MYSQL_TYPE_FLOAT, 4, "float", 0, "\xff\xff\x7f\x7f"},
 		{my.MYSQL_TYPE_BIT, 1<<8 | 4, "bit", 0, "\x08\x01"},

@@ -25,6 +25,10 @@ func (c *columnPlan) appendText(scratch, raw []byte) (text, newScratch []byte, w
 		return c.stringText(scratch, raw)
 	case my.MYSQL_TYPE_BLOB, my.MYSQL_TYPE_GEOMETRY, my.MYSQL_TYPE_VECTOR:
 		return c.convert(scratch, raw[c.meta:])
+	case typeVarcharCompressed:
+		return c.inflate(scratch, raw[c.prefix:])
+	case typeBlobCompressed:
+		return c.inflate(scratch, raw[c.meta:])
 	case my.MYSQL_TYPE_JSON:
 		out, err := appendJSON(scratch, raw[c.meta:])
 		if err != nil {
@@ -66,6 +70,15 @@ func (c *columnPlan) stringText(scratch, raw []byte) (text, newScratch []byte, w
 		return appended(out, start), out, ""
 	}
 	return c.convert(scratch, text)
+}
+
+// inflate unpacks a value of a COMPRESSED column.
+func (c *columnPlan) inflate(scratch, value []byte) (text, newScratch []byte, why string) {
+	out, ok := inflateColumn(scratch, value)
+	if !ok {
+		return nil, scratch, unreadType
+	}
+	return c.convert(out, appended(out, len(scratch)))
 }
 
 // convert turns text into UTF-8.
