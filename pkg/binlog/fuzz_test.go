@@ -133,7 +133,7 @@ func FuzzPackets(f *testing.F) {
 	for _, transaction := range transactionsOf(goldenEvents(f, flavorMySQL)) {
 		f.Add(true, uint16(50), bytes.Join(transaction, nil))
 	}
-	l := largeLog(f)
+	l := largeLog(f, largeBytes)
 	for _, e := range l.events[1:] {
 		f.Add(true, uint16(7000), e)
 		f.Add(false, uint16(60000), e)

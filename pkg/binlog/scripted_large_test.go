@@ -12,12 +12,12 @@ import (
 )
 
 // largeLog has one event of each kind that is not simply gathered: rows that nobody wants,
-// rows that somebody does, and a compressed transaction.
-func largeLog(t testing.TB) *madeLog {
+// rows that somebody does, either of so many bytes, and a compressed transaction.
+func largeLog(t testing.TB, rowBytes int) *madeLog {
 	l := newLog(mysql84, "binlog.000001")
-	tableMap, rows := bigRows(1, strings.Repeat("w", 300_000))
+	tableMap, rows := bigRows(1, strings.Repeat("w", rowBytes))
 	l.script(t, "gtid 1; query BEGIN; map other")
-	l.add(byte(replication.WRITE_ROWS_EVENTv2), append(handRows("1", "")[:6:6], make([]byte, 300_000)...))
+	l.add(byte(replication.WRITE_ROWS_EVENTv2), append(handRows("1", "")[:6:6], make([]byte, rowBytes)...))
 	l.script(t, "xid; gtid 2; query BEGIN")
 	l.add(byte(replication.TABLE_MAP_EVENT), tableMap)
 	l.add(byte(replication.WRITE_ROWS_EVENTv2), rows)
@@ -28,13 +28,15 @@ func largeLog(t testing.TB) *madeLog {
 	return l
 }
 
+const largeRowBytes = 300_000
+
 // readLarge reads largeLog from m and judges what came of it.
 func readLarge(ctx context.Context, m *master, cfg Config) error {
 	got, err := m.read(ctx, cfg, "end")
 	if err != nil {
 		return err
 	}
-	if len(got) != 1302 || len(got[0]) != 300_000 || len(got[1]) != 150 || len(got[1300]) != 150 {
+	if len(got) != 1302 || len(got[0]) != largeRowBytes || len(got[1]) != 150 || len(got[1300]) != 150 {
 		return fmt.Errorf("%d rows came, want 1302", len(got))
 	}
 	return nil
@@ -51,7 +53,7 @@ func largeConfig(t testing.TB, m *master) Config {
 // Large events are taken in while they arrive. Wherever they break off, every row comes
 // once and in order.
 func TestCutInLargeEvents(t *testing.T) {
-	l := largeLog(t)
+	l := largeLog(t, largeRowBytes)
 	cases := map[string]func(context.Context) error{}
 	for cut := 500; cut < int(l.place); cut += int(l.place) / 11 {
 		m := newMaster(t, func(d *dumping) {
@@ -68,7 +70,7 @@ func TestCutInLargeEvents(t *testing.T) {
 // A damaged large event is read again like any other, and nothing of it goes out before
 // its checksum has been seen.
 func TestDamagedLargeEvents(t *testing.T) {
-	l := largeLog(t)
+	l := largeLog(t, largeRowBytes)
 	cases := map[string]func(context.Context) error{}
 	for i, e := range l.events {
 		if len(e) < 100_000 {
