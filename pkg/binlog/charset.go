@@ -51,6 +51,7 @@ type codeTable struct {
 	// are too many.
 	runes [2][]rune
 	mends map[uint32]rune // for characters of four bytes
+	ascii bool            // bytes below 0x80 are the characters of ASCII
 }
 
 const noRune = -1
@@ -66,6 +67,12 @@ func coded(widthMax int64, c coding) *charset {
 
 func (t *codeTable) decode(b, text []byte) ([]byte, bool) {
 	for len(text) > 0 {
+		if t.ascii && text[0] < utf8.RuneSelf {
+			n := asciiPrefix(text)
+			b = append(b, text[:n]...)
+			text = text[n:]
+			continue
+		}
 		n := t.first(text)
 		if n == 0 {
 			return b, false
@@ -78,6 +85,15 @@ func (t *codeTable) decode(b, text []byte) ([]byte, bool) {
 		text = text[n:]
 	}
 	return b, true
+}
+
+func asciiPrefix(text []byte) int {
+	for i, c := range text {
+		if c >= utf8.RuneSelf {
+			return i
+		}
+	}
+	return len(text)
 }
 
 // first returns the length of the character at the start of text, 0 if none is
@@ -132,6 +148,10 @@ func (c coding) build() *codeTable {
 	}
 	for m := range strings.FieldsSeq(c.mend) {
 		t.mend(m)
+	}
+	t.ascii = true
+	for i, r := range t.runes[0][:utf8.RuneSelf] {
+		t.ascii = t.ascii && r == rune(i)
 	}
 	return t
 }
