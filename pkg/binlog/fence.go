@@ -71,7 +71,7 @@ func newFencePlan(w *watched, columns []outbox.Column, m *tableMap) *plan {
 	if m.names == nil && len(columns) != len(m.types) {
 		return nil
 	}
-	p := blankPlan(w, nil, m)
+	p := blankPlan(w, nil, columns, m)
 	for role, name := range map[outbox.Role]string{roleFenceName: "name", roleFenceValue: "fence"} {
 		at := slices.IndexFunc(columns, func(c outbox.Column) bool { return c.Name == name })
 		if at < 0 {

@@ -145,7 +145,7 @@ func newPlan(w *watched, l *outbox.Layout, m *tableMap) *plan {
 	if m.names == nil && !fitsEverywhere(l, m) {
 		return nil
 	}
-	p := blankPlan(w, l, m)
+	p := blankPlan(w, l, l.Columns, m)
 	for role := range outbox.NumRoles {
 		c, ok := l.Column(role)
 		if !ok || !isEventRole(role) {
@@ -163,11 +163,11 @@ func newPlan(w *watched, l *outbox.Layout, m *tableMap) *plan {
 	return p
 }
 
-func blankPlan(w *watched, l *outbox.Layout, m *tableMap) *plan {
+func blankPlan(w *watched, l *outbox.Layout, columns []outbox.Column, m *tableMap) *plan {
 	p := &plan{watched: w, layout: l, columns: make([]columnPlan, len(m.types))}
 	p.types = append(p.types, m.types...)
 	p.metas = append(p.metas, m.metas...)
-	for _, c := range l.Columns {
+	for _, c := range columns {
 		if i := locate(m, c); i >= 0 {
 			p.metas[i] = metaOf(c, m, i)
 		}
@@ -194,7 +194,7 @@ func (w *watched) idOnly(m *tableMap) (*plan, error) {
 			"SET PERSIST binlog_row_metadata=FULL (MariaDB: SET GLOBAL and my.cnf) for the rows to come; "+
 			"to pass the rows already written, set the checkpoint to now", w.table)}
 	}
-	p := blankPlan(w, l, m)
+	p := blankPlan(w, l, l.Columns, m)
 	p.unread, p.id = unreadLayout, i
 	p.columns[i] = newColumnPlan(outbox.RoleID, c, m, i, l.Zone)
 	return p, nil
