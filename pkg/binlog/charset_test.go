@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/rowferry/rowferry/internal/testservers"
+	"github.com/rowferry/rowferry/pkg/outbox"
 )
 
 // charsetServers runs a test with a session of each flavour that keeps what it does
@@ -234,4 +235,32 @@ func TestWhatIsNoTextIsNotGuessedAt(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A column whose collation in the stream is not that of the layout was written under
+// another definition: it is no guess which of the two to convert from.
+func TestCollationAndLayoutMustAgree(t *testing.T) {
+	for _, c := range []struct {
+		dataType, charset string
+		collation         uint64
+		want              bool
+	}{
+		{"varchar", "latin1", 8, true}, {"varchar", "latin1", 28, false}, {"varchar", "latin1", 45, false}, {"varchar", "latin1", collationOf("binary"), false},
+		{"varchar", "utf8mb4", 255, true}, {"varchar", "utf8mb4", 33, true}, {"varchar", "utf8mb4", 2304, true}, {"varchar", "utf8mb4", 8, false}, {"text", "utf8mb3", 46, true},
+		{"varchar", "gbk", 1052, true}, {"varchar", "latin1", 1032, true}, {"varchar", "latin1", 9999, false}, {"enum", "utf16", 54, true}, {"enum", "utf16", 56, false},
+		{"varbinary", "", 63, true}, {"blob", "", 63, true}, {"point", "", 63, true}, {"text", "", 8, false},
+	} {
+		if got := sameCharset(outbox.Column{DataType: c.dataType, Charset: c.charset}, c.collation); got != c.want {
+			t.Errorf("%s in %q with collation %d: %v", c.dataType, c.charset, c.collation, got)
+		}
+	}
+}
+
+func collationOf(charset string) uint64 {
+	for id, name := range collationIDs {
+		if name == charset {
+			return id
+		}
+	}
+	return 0
 }
