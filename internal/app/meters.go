@@ -100,6 +100,9 @@ func (r *Relay) hooks(s *session) relay.Hooks {
 		Skipped: func(table outbox.Table, reason string, events int) {
 			m.EventsSkipped.WithLabelValues(table.String(), reason).Add(float64(events))
 		},
+		ReadByKey: func(table outbox.Table, reason string) {
+			m.EventsReadByKey.WithLabelValues(table.String(), reason).Inc()
+		},
 		Deferred: func(table outbox.Table, reason string) {
 			m.EventsDeferred.WithLabelValues(table.String(), reason).Inc()
 			s.trigger()

@@ -28,6 +28,7 @@ type session struct {
 	epoch   int64
 	began   time.Time
 	pos     atomic.Pointer[outbox.Position] // the newest saved one
+	waiting atomic.Bool                     // a sweep will be asked for after a while
 	saved   atomic.Int64                    // when a position was last saved, in Unix nanoseconds; 0: not yet
 }
 
@@ -44,6 +45,16 @@ func (s *session) checkpointAge(use relay.Usage) time.Duration {
 func (s *session) trigger() {
 	if s.sweeper != nil {
 		s.sweeper.Trigger()
+	}
+}
+
+// triggerAfter asks for a sweep after a while; several requests in that time are one.
+func (s *session) triggerAfter(d time.Duration) {
+	if s.sweeper != nil && s.waiting.CompareAndSwap(false, true) {
+		time.AfterFunc(d, func() {
+			s.waiting.Store(false)
+			s.trigger()
+		})
 	}
 }
 
@@ -68,6 +79,20 @@ func (r *Relay) session(ctx context.Context, lock *leader.Lock, gap bool) error 
 	}
 	s.build(r, begun, lock)
 	return r.runSession(ctx, s, from)
+}
+
+// readerEvents connects the reader of a session. Where the tables say which rows are
+// unsent, those that the binlog does not hold are left PENDING and counted, and swept
+// once they are old enough.
+func (r *Relay) readerEvents(s *session) ReaderEvents {
+	tell := ReaderEvents{Connected: func() { s.engine.Verify() }, Altered: s.ledger.SetLayout}
+	if r.kind != config.LedgerNone && everyStatus(r.store.Layouts) {
+		tell.Unseen = func(table outbox.Table, reason string, rows int) {
+			r.meters.EventsDeferred.WithLabelValues(table.String(), reason).Add(float64(rows))
+			s.triggerAfter(r.cfg.OutboxGrace + time.Second)
+		}
+	}
+	return tell
 }
 
 func (r *Relay) newSession(begun checkpoint.Checkpoint) *session {

@@ -18,6 +18,9 @@ const CheckpointTable = "rowferry_checkpoint"
 type ReaderEvents struct {
 	Connected func()               // before the first event of each connection
 	Altered   func(*outbox.Layout) // a table has another layout now
+	// Unseen: rows that the binlog does not hold may have been inserted; nil where nobody
+	// else finds them.
+	Unseen func(table outbox.Table, reason string, rows int)
 }
 
 // sourceAfter is for how long a source may fail until the next of the list is tried.
@@ -48,7 +51,7 @@ func NewReader(cfg *config.Config, s *Store, sources *binlog.Sources, tell Reade
 		},
 		FenceTable: outbox.Table{Schema: s.Schema, Name: CheckpointTable}, FenceName: cfg.Name,
 		HoldBytesMax: heldBytesMax(cfg), PayloadBytesMax: int64(cfg.MessageBytesMax),
-		HoldPrepared: !swept, OnConnect: tell.Connected, Logger: log,
+		HoldPrepared: !swept, OnConnect: tell.Connected, Unseen: tell.Unseen, Logger: log,
 	})
 }
 

@@ -18,6 +18,7 @@ type Metrics struct {
 	EventsFailed    *prometheus.CounterVec // table, reason
 	EventsSkipped   *prometheus.CounterVec // table, reason
 	EventsDeferred  *prometheus.CounterVec // table, reason
+	EventsReadByKey *prometheus.CounterVec // table, reason
 
 	SendBatchEvents     prometheus.Histogram
 	SendDurationSeconds prometheus.Histogram
@@ -85,6 +86,7 @@ func (m *Metrics) addEvents(f factory) {
 	m.EventsFailed = f.counters("events_failed_total", "Events that can never go or have used up their attempts.", "table", "reason")
 	m.EventsSkipped = f.counters("events_skipped_total", "Events that were not sent on purpose.", "table", "reason")
 	m.EventsDeferred = f.counters("events_deferred_total", "Events of the binlog left PENDING for the sweep.", "table", "reason")
+	m.EventsReadByKey = f.counters("events_read_by_key_total", "Events that the binlog did not hold whole; their rows were read from the table.", "table", "reason")
 }
 
 func (m *Metrics) addSending(f factory) {

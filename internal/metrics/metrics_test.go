@@ -28,6 +28,7 @@ rowferry_checkpoint_age_seconds GAUGE
 rowferry_commit_to_ack_seconds HISTOGRAM
 rowferry_config_info GAUGE checkpoint_store ledger mode relay sink
 rowferry_events_deferred_total COUNTER reason table
+rowferry_events_read_by_key_total COUNTER reason table
 rowferry_events_failed_total COUNTER reason table
 rowferry_events_published_total COUNTER path table topic
 rowferry_events_skipped_total COUNTER reason table
@@ -52,7 +53,8 @@ func used() *prometheus.Registry {
 	m.EventsPublished.WithLabelValues("shop.outbox", "orders", "binlog").Inc()
 	m.EventsFailed.WithLabelValues("shop.outbox", "too large").Inc()
 	m.EventsSkipped.WithLabelValues("shop.outbox", "already sent").Inc()
-	m.EventsDeferred.WithLabelValues("shop.outbox", "unread").Inc()
+	m.EventsDeferred.WithLabelValues("shop.outbox", "statement").Inc()
+	m.EventsReadByKey.WithLabelValues("shop.outbox", "image").Inc()
 	m.BacklogRows.WithLabelValues("shop.outbox", "pending").Set(3)
 	m.BacklogOldestAgeSeconds.WithLabelValues("shop.outbox").Set(1.5)
 	m.ConfigInfo.WithLabelValues("rowferry", "auto", "status", "rocketmq", "mysql").Set(1)

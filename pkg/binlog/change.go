@@ -68,6 +68,9 @@ func (s *stream) inserted(at moment) error {
 	if s.tx.outgrown { // within this event
 		return nil
 	}
+	if why := s.reader.unidentified(); why != "" && s.r.cfg.Unseen != nil {
+		return s.unseenRows(s.reader.plan.watched, why, 1)
+	}
 	e, err := s.reader.event()
 	if err != nil {
 		return err
@@ -116,8 +119,8 @@ func (s *stream) lastForm(ch *change) (err error) {
 	} else if known {
 		ch.status = statusNotPending
 	}
-	switch {
-	case rd.unreadable() == "":
+	switch why := rd.unreadable(); {
+	case why == "", why == unreadNames:
 		ch.event, err = rd.event()
 	case rd.touchesEvent(rd.after):
 		ch.event = &outbox.Event{Table: ch.to.Table, ID: ch.to.ID, Unread: unreadImage}

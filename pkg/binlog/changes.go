@@ -129,7 +129,7 @@ func (c *changes) last(e *outbox.Event, pending bool, at moment) (*outbox.Event,
 	key, inserted := e.Key(), at
 	for ch := next(c.byKey[key], at); ch != nil; ch = next(c.byKey[key], at) {
 		if ch.deleted {
-			return deletedForm(e, ch), pending && ch.kept
+			return deletedForm(e), pending && ch.kept
 		}
 		if ch.event != nil {
 			e = ch.event
@@ -144,15 +144,20 @@ func (c *changes) last(e *outbox.Event, pending bool, at moment) (*outbox.Event,
 	case inserted < d.updated:
 		e = &outbox.Event{Table: e.Table, ID: e.ID, Unread: unreadImage}
 	case inserted < d.deleted:
-		e.Deleted = true
+		e = deletedForm(e)
 	}
 	return e, pending
 }
 
 // deletedForm marks a row of a table without a status, where it is an event still.
-func deletedForm(e *outbox.Event, ch *change) *outbox.Event {
+// Nobody can read it by key any more, so its image is taken by the layout that fits,
+// even where that is not known to be the table's at that place.
+func deletedForm(e *outbox.Event) *outbox.Event {
 	gone := *e
-	gone.Deleted = ch.kept
+	gone.Deleted = true
+	if gone.Unread == unreadNames {
+		gone.Unread = ""
+	}
 	return &gone
 }
 

@@ -39,6 +39,12 @@ type Config struct {
 	FenceTable outbox.Table // table whose column fence carries our fences; zero: none
 	FenceName  string       // value of its column name in our row
 
+	// Unseen, when set, is told of rows that a committed transaction may have inserted into
+	// an outbox table and that cannot be read from the stream, not even their keys, and why
+	// (a label of metrics): rows written in statement format count as one a statement. It
+	// is for where somebody else finds such rows; nil: they are a gap. It must not block.
+	Unseen func(table outbox.Table, reason string, rows int)
+
 	// HoldPrepared keeps the position before the oldest XA transaction that is prepared
 	// with outbox rows and not decided, so that a restart reads it again. It is for
 	// where nobody else finds such rows.
@@ -93,13 +99,14 @@ type State struct {
 // Reader reads one source. Run may be called again after it has returned, but
 // not twice at a time; Encode and State are safe beside it.
 type Reader struct {
-	cfg     Config
-	tracker tracker
-	watch   *watchList
-	uuid    string            // of the replica that this reader is to its source
-	resume  position          // behind what emit accepted; touched by Run and the stream it waits for
-	parked  map[xid]*parkedXA // prepared XA transactions, undecided; touched by the stream only
-	giant   *giant            // the transaction that is to be read again; touched like resume
+	cfg            Config
+	tracker        tracker
+	watch          *watchList
+	uuid           string            // of the replica that this reader is to its source
+	resume         position          // behind what emit accepted; touched by Run and the stream it waits for
+	parked         map[xid]*parkedXA // prepared XA transactions, undecided; touched by the stream only
+	toldStatements bool              // that statements are in the log; touched by the stream only
+	giant          *giant            // the transaction that is to be read again; touched like resume
 
 	mu    sync.Mutex
 	state State // the parts that change rarely; the rest is in the atomics below

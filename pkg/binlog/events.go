@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/go-mysql-org/go-mysql/replication"
+
+	"github.com/rowferry/rowferry/pkg/outbox"
 )
 
 // event is the dispatch over everything that can stand in a binlog, whether it
@@ -33,8 +35,10 @@ func (s *stream) event(h header, body []byte) error {
 		return s.prepare(h, body)
 	case replication.TRANSACTION_PAYLOAD_EVENT:
 		return s.payloadEvents(bytes.NewReader(body))
-	case replication.EXECUTE_LOAD_QUERY_EVENT, replication.LOAD_EVENT, replication.NEW_LOAD_EVENT:
-		return s.statementRows(body)
+	case replication.EXECUTE_LOAD_QUERY_EVENT:
+		return s.loadData(body)
+	case replication.LOAD_EVENT, replication.NEW_LOAD_EVENT: // of servers before 5.0
+		return s.statementRows(statement{text: body})
 	case replication.INCIDENT_EVENT:
 		return gap("the server says at %s:%d that it lost events", s.file, s.offset)
 	}
@@ -84,7 +88,7 @@ func (s *stream) tableMap(body []byte) error {
 	if w.fence {
 		p, err = s.fencePlan(w, body)
 	} else {
-		p, err = s.r.planFor(s.ctx, w, body, s.flavor)
+		p, err = s.outboxPlan(w, body)
 	}
 	if err != nil {
 		return err
@@ -95,6 +99,19 @@ func (s *stream) tableMap(body []byte) error {
 	}
 	s.plans[id] = p
 	return nil
+}
+
+// outboxPlan says how to read rows of an outbox table, here.
+func (s *stream) outboxPlan(w *watched, body []byte) (*plan, error) {
+	p, err := s.r.planFor(s.ctx, w, body, s.flavor)
+	if err != nil || !p.byPlace {
+		return p, err
+	}
+	changed, err := s.confirm(w)
+	if err != nil || !changed {
+		return p, err
+	}
+	return s.r.planFor(s.ctx, w, body, s.flavor)
 }
 
 // gtidEvent opens a transaction of MySQL. An anonymous one has no number.
@@ -183,21 +200,21 @@ func (s *stream) begin(g gtid, explicit bool) {
 // then anything else (SAVEPOINT, XA END, the CREATE of a CREATE ... SELECT) is
 // inside.
 func (s *stream) query(h header, body []byte, compressed bool) error {
-	text, err := statement(body)
+	st, err := parseStatement(body)
 	if err != nil {
 		return err
 	}
 	if compressed {
-		if text, err = inflate(text); err != nil {
+		if st.text, err = inflate(st.text); err != nil {
 			return err
 		}
 	}
-	switch q := classifyQuery(text); {
+	switch q := classifyQuery(st.text); {
 	case q.kind == queryBegin || q.kind == queryXAStart:
 		s.opened()
 		return nil
-	case q.kind == queryDML:
-		return s.statementRows(text)
+	case q.kind == queryDML, q.kind == queryUnclear && s.tx.explicit:
+		return s.statementRows(st.classified())
 	case q.kind == queryXACommit:
 		return s.decideXA(h, q.xid, true)
 	case q.kind == queryXARollback:
@@ -206,14 +223,24 @@ func (s *stream) query(h header, body []byte, compressed bool) error {
 		return s.commit(h)
 	case s.tx.explicit && q.kind == queryRollback:
 		return s.rollback(h)
-	case s.tx.explicit && q.kind == queryRollbackTo && s.tx.hasRows():
-		return gap("ROLLBACK TO SAVEPOINT at %s:%d in a transaction with outbox rows: which of them stayed is not in the binlog", s.file, s.offset)
-	case s.tx.explicit:
-		s.noteDDL(text)
+	case s.tx.explicit && q.kind == queryRollbackTo:
+		s.rollbackTo()
 		return nil
 	}
-	s.noteDDL(text)
+	if err := s.noteDDL(st.classified()); err != nil || s.tx.explicit {
+		return err
+	}
 	return s.commit(h)
+}
+
+// rollbackTo is in the log only where some table's rows stay in spite of it. Which rows
+// of ours stayed is not said, so all are read by key.
+func (s *stream) rollbackTo() {
+	for _, w := range s.r.watch.tables {
+		if !w.fence {
+			s.doubtRows(w, statement{})
+		}
+	}
 }
 
 // opened is BEGIN: of a transaction whose GTID was read, or, before MySQL 5.7
@@ -225,25 +252,89 @@ func (s *stream) opened() {
 	s.tx.explicit = true
 }
 
-// noteDDL has the layout of a table read again before its next rows, when a
-// statement names it.
-func (s *stream) noteDDL(text []byte) {
-	for _, w := range s.r.watch.mentioned(text) {
-		if !w.fence {
-			w.stale = true
+// noteDDL has the layout of a table read again before its next rows, when a statement
+// may have changed it.
+func (s *stream) noteDDL(st statement) error {
+	created, _ := s.r.watch.target(st)
+	for _, w := range s.r.watch.mentioned(st.text) {
+		if w.fence || created != w && !st.changesColumns() {
+			continue
 		}
-	}
-}
-
-// statementRows refuses rows of an outbox table that were written in statement
-// format: they are not in the binlog, and the sweep has to find them.
-func (s *stream) statementRows(text []byte) error {
-	for _, w := range s.r.watch.mentioned(text) {
-		if first, _ := word(text); !w.fence && first != "UPDATE" && first != "DELETE" {
-			return gap("a session with binlog_format=STATEMENT or MIXED wrote to %s at %s:%d: its rows are not in the binlog", w.table, s.file, s.offset)
+		s.forget(w)
+		if created != w || !fillsNewTable(st.text) {
+			continue
+		}
+		if err := s.unseenRows(w, unseenStatement, 1); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// statementRows takes a statement that stands in the log instead of the rows it wrote.
+// What it inserted is unseen; rows that the transaction inserted before may have changed.
+func (s *stream) statementRows(q statement) error {
+	inserts := q.inserts()
+	target, known := s.r.watch.target(q)
+	for _, w := range s.r.watch.mentioned(q.text) {
+		if w.fence {
+			continue
+		}
+		s.doubtRows(w, q)
+		if !inserts || known && target != w {
+			continue
+		}
+		if err := s.unseenRows(w, unseenStatement, 1); err != nil {
+			return err
+		}
+	}
+	if !known || target == nil {
+		s.tellStatements()
+	}
+	return nil
+}
+
+// loadData is LOAD DATA in statement format.
+func (s *stream) loadData(body []byte) error {
+	st, err := parseLoad(body)
+	if err != nil {
+		return err
+	}
+	return s.statementRows(st.classified())
+}
+
+// doubtRows has the rows of a table that the transaction has inserted so far read by key.
+func (s *stream) doubtRows(w *watched, q statement) {
+	if w.insertedIn != s.tx.number {
+		return
+	}
+	at := momentOf(s.tx.events+1, 0) // after everything so far, before anything to come
+	hasStatus := w.layouts[0].Has(outbox.RoleStatus)
+	s.tx.changes.doubt(w.table, change{at: at, deleted: q.first == "DELETE", kept: !hasStatus})
+}
+
+// Reasons for rows of which nothing can be read; unreadLayout is another.
+const unseenStatement = "statement" // written in statement format
+
+// unseenRows notes rows that cannot be read. Where nobody else finds them, they are a gap.
+func (s *stream) unseenRows(w *watched, reason string, rows int) error {
+	if s.r.cfg.Unseen == nil && reason == unseenStatement {
+		return gap("a session with binlog_format=STATEMENT or MIXED wrote to %s at %s:%d: its rows are not in the binlog", w.table, s.file, s.offset)
+	}
+	if n := len(s.tx.unseen); n > 0 && s.tx.unseen[n-1].table == w.table && s.tx.unseen[n-1].reason == reason {
+		s.tx.unseen[n-1].rows += rows
+		return nil
+	}
+	s.tx.unseen = append(s.tx.unseen, unseen{w.table, reason, rows})
+	return nil
+}
+
+// tellUnseen reports the rows of a transaction that has committed.
+func (s *stream) tellUnseen(list []unseen) {
+	for _, u := range list {
+		s.r.watch.outbox(u.table).tell(s.r.cfg.Logger, u.reason, "rows cannot be read from the binlog; they are left PENDING")
+		s.r.cfg.Unseen(u.table, u.reason, u.rows)
+	}
 }
 
 // prepare is the end of the first phase of an XA transaction: its rows are decided
@@ -278,6 +369,7 @@ func (s *stream) decideXA(h header, text string, commit bool) error {
 	if parked.outgrown {
 		return gap("the XA transaction decided at %s:%d was prepared with more outbox rows than are held (%d bytes): they are the sweep's", s.file, s.offset, s.r.cfg.HoldBytesMax)
 	}
+	s.tellUnseen(parked.unseen)
 	return s.finish(h, parked.events, parked.skipped)
 }
 
@@ -291,6 +383,7 @@ func (s *stream) commit(h header) error {
 	if s.tx.outgrown {
 		return s.readAgain(h)
 	}
+	s.tellUnseen(s.tx.unseen)
 	events, skipped := s.tx.take(s.lastForms())
 	return s.finish(h, events, skipped+s.tx.skipped)
 }

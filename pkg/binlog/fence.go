@@ -9,9 +9,9 @@ import (
 	"github.com/rowferry/rowferry/pkg/outbox"
 )
 
-// readFenceColumns reads what the stream may not tell: where the columns of the
-// checkpoint table are. A table that is not there (yet) has none.
-func readFenceColumns(ctx context.Context, db *sql.DB, t outbox.Table) ([]outbox.Column, error) {
+// readColumns reads what the stream may not tell: where the columns of a table are.
+// A table that is not there (yet) has none.
+func readColumns(ctx context.Context, db *sql.DB, t outbox.Table) ([]outbox.Column, error) {
 	rows, err := db.QueryContext(ctx, `SELECT column_name, ordinal_position - 1, LOWER(data_type), column_type,
   COALESCE(character_set_name, ''), COALESCE(character_maximum_length, 0)
 FROM information_schema.columns WHERE table_schema = ? AND table_name = ? ORDER BY ordinal_position`, t.Schema, t.Name)
@@ -63,7 +63,7 @@ func (s *stream) reloadFence(t outbox.Table) error {
 		return err
 	}
 	defer srv.db.Close() //nolint:errcheck // nothing is written through it
-	s.fenceColumns, err = readFenceColumns(ctx, srv.db, t)
+	s.fenceColumns, err = readColumns(ctx, srv.db, t)
 	return err
 }
 

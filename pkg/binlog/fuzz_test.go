@@ -279,10 +279,11 @@ func FuzzQuery(f *testing.F) {
 	}
 	f.Add(queryBody("/* c */ insert into `outbox` values (1)"))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		text, err := statement(body)
+		st, err := parseStatement(body)
 		if err != nil {
 			return
 		}
+		text := st.text
 		if !bytes.HasSuffix(body, text) {
 			t.Fatalf("the statement %q is not in the event", text)
 		}
@@ -291,6 +292,13 @@ func FuzzQuery(f *testing.F) {
 			parseXID(q.xid)
 		}
 		mentions(text, "outbox")
+		if _, name, ok := targetOf(st.classified()); ok && !bytes.Contains(text, []byte(name)) {
+			t.Fatalf("%q writes to %q, which it does not name", text, name)
+		}
+		st.classified().changesColumns()
+		if load, err := parseLoad(body); err == nil {
+			targetOf(load.classified())
+		}
 		sc := scanner{set: newMySQLSet()}
 		sc.query(string(text))
 		if comment := append([]byte("/* x */ "), text...); !bytes.HasPrefix(text, []byte("BEGIN")) && classifyQuery(comment).kind != q.kind {

@@ -33,8 +33,8 @@ func TestMadeGolden(t *testing.T) {
 				want := short(g.Batches)
 				if r.number < mysql84.number { // between two changes of the table nothing tells its columns
 					for i, payload := range want {
-						if payload == "with names" {
-							want[i] = "71(layout)"
+						if as, ok := unnamed[payload]; ok {
+							want[i] = as
 						}
 					}
 				}
@@ -44,6 +44,11 @@ func TestMadeGolden(t *testing.T) {
 		}
 	}
 }
+
+// unnamed are rows behind a change of their table, by payload: in between two changes
+// nothing tells the columns, and behind the last one the scripted server does not say
+// that they are those which the reader knows.
+var unnamed = map[string]string{"with names": "71(layout)", "moved": "72(names)", "last": "73(names)"}
 
 // wantFormOf guards the test itself: nothing newer than the release is left.
 func wantFormOf(t *testing.T, l *madeLog, r release) {

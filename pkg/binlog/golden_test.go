@@ -189,16 +189,40 @@ func replayGolden(t *testing.T, l *madeLog, g *golden, gtids bool) (got []golden
 	cfg.Layouts = g.layouts(t, g.Before)
 	after := g.layouts(t, g.After)
 	cfg.Reload = func(_ context.Context, table outbox.Table) (*outbox.Layout, error) { return after[table], nil }
-	tl := tailOf(t, cfg, "earliest")
+	r, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, err := r.Resolve(t.Context(), "earliest")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tl := runTail(t, r, knowing(t, r, from))
 	isLast := func(b outbox.Batch) bool { return slices.Contains(payloads(b.Events), "last") }
 	for _, b := range tl.await("the last row", func(bs []outbox.Batch) bool { return slices.ContainsFunc(bs, isLast) }) {
-		got = append(got, goldenOf(tl.reader, b))
+		got = append(got, goldenOf(t, tl.reader, b))
 	}
 	return got
 }
 
-func goldenOf(r *Reader, b outbox.Batch) goldenBatch {
-	out := goldenBatch{End: r.Encode(b.End), CommittedAt: b.CommittedAt, Skipped: b.Skipped}
+// knowing is a position with the columns that the reader knows.
+func knowing(t testing.TB, r *Reader, from string) string {
+	return withLayouts(t, from, r.watch.layouts())
+}
+
+func withLayouts(t testing.TB, position, layouts string) string {
+	t.Helper()
+	p, err := parsePosition(position)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.layouts = layouts
+	return p.String()
+}
+
+func goldenOf(t testing.TB, r *Reader, b outbox.Batch) goldenBatch {
+	t.Helper()
+	out := goldenBatch{End: withLayouts(t, r.Encode(b.End), ""), CommittedAt: b.CommittedAt, Skipped: b.Skipped}
 	for _, e := range b.Events {
 		out.Events = append(out.Events, goldenEvent{
 			Table: e.Table.Name, ID: e.ID, Type: e.Type, AggregateType: e.AggregateType, AggregateID: e.AggregateID,

@@ -20,6 +20,7 @@ const (
 	unreadCharset = "charset" // text in a character set that is not converted here
 	unreadType    = "type"    // a column type whose text form is not known for certain
 	unreadXA      = "xa"      // prepared earlier; only its key was kept
+	unreadNames   = "names"   // the stream does not name the columns, and the table may have looked different
 )
 
 // plan says how to read the rows that follow one form of a TABLE_MAP: which
@@ -33,6 +34,14 @@ type plan struct {
 	json    int    // number of JSON columns, for partial updates
 	id      int    // column that holds the id
 	unread  string // why only the id can be read; empty: everything
+	byPlace bool   // the stream does not name the columns
+	blind   bool   // not even the id can be read
+}
+
+// unsure tells whether the table may have looked different when the rows were written,
+// see known.go.
+func (p *plan) unsure() bool {
+	return p.byPlace && !p.watched.fence && (!p.watched.known || p.layout != p.watched.layouts[0])
 }
 
 // columnPlan is how to read one column.
@@ -106,7 +115,12 @@ func (r *Reader) buildPlan(ctx context.Context, w *watched, m *tableMap) (*plan,
 	if p := w.fit(m); p != nil {
 		return p, nil
 	}
-	return w.idOnly(m)
+	p, err := w.idOnly(m)
+	if err != nil && r.cfg.Unseen != nil {
+		p, err = blankPlan(w, w.layouts[0], w.layouts[0].Columns, m), nil
+		p.unread, p.blind = unreadLayout, true
+	}
+	return p, err
 }
 
 func (w *watched) fit(m *tableMap) *plan {
@@ -164,7 +178,7 @@ func newPlan(w *watched, l *outbox.Layout, m *tableMap) *plan {
 }
 
 func blankPlan(w *watched, l *outbox.Layout, columns []outbox.Column, m *tableMap) *plan {
-	p := &plan{watched: w, layout: l, columns: make([]columnPlan, len(m.types))}
+	p := &plan{watched: w, layout: l, byPlace: m.names == nil, columns: make([]columnPlan, len(m.types))}
 	p.types = append(p.types, m.types...)
 	p.metas = append(p.metas, m.metas...)
 	for _, c := range columns {

@@ -27,6 +27,7 @@ type position struct {
 	offset   uint64
 	server   string // server_uuid of MySQL, server_id of MariaDB; empty: unknown
 	fileHead        // of file
+	layouts  string // checksum of the outbox tables' columns there; empty: unknown
 }
 
 // positionText is the JSON form. The names are part of what is saved: adding is
@@ -40,11 +41,12 @@ type positionText struct {
 	Server  string  `json:"server,omitempty"`
 	FDE     uint32  `json:"fde,omitempty"`
 	First   uint32  `json:"first,omitempty"`
+	Layouts string  `json:"layouts,omitempty"`
 }
 
 // String gives the text to save.
 func (p *position) String() string {
-	t := positionText{positionVersion, p.flavor, nil, p.file, p.offset, p.server, p.fde, p.first}
+	t := positionText{positionVersion, p.flavor, nil, p.file, p.offset, p.server, p.fde, p.first, p.layouts}
 	if p.gtids != nil {
 		s := p.gtids.String()
 		t.GTID = &s
@@ -70,7 +72,7 @@ func parsePosition(text string) (*position, error) {
 	if t.Version != positionVersion {
 		return nil, fmt.Errorf("saved position has version %d, this program knows %d", t.Version, positionVersion)
 	}
-	p := &position{flavor: t.Flavor, file: t.File, offset: t.Offset, server: t.Server, fileHead: fileHead{t.FDE, t.First}}
+	p := &position{flavor: t.Flavor, file: t.File, offset: t.Offset, server: t.Server, fileHead: fileHead{t.FDE, t.First}, layouts: t.Layouts}
 	var err error
 	if t.GTID != nil {
 		if p.gtids, err = parseSet(t.Flavor, *t.GTID); err != nil {

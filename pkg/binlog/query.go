@@ -11,8 +11,9 @@ import (
 type queryKind uint8
 
 const (
-	queryOther queryKind = iota // DDL, SAVEPOINT and so on
-	queryDML                    // rows written in statement format
+	queryOther   queryKind = iota // DDL, SAVEPOINT and so on
+	queryDML                      // rows written in statement format
+	queryUnclear                  // such rows too, if it stands within a transaction: SELECT f(), or behind SET STATEMENT or a comment
 	queryBegin
 	queryCommit
 	queryRollback
@@ -54,6 +55,8 @@ func classifyQuery(text []byte) query {
 		return classifyXA(rest)
 	case "INSERT", "REPLACE", "UPDATE", "DELETE", "LOAD", "WITH":
 		return query{kind: queryDML}
+	case "SET", "SELECT", "DO", "CALL", "":
+		return query{kind: queryUnclear}
 	}
 	return query{}
 }
@@ -90,17 +93,6 @@ func word(text []byte) (upper string, rest []byte) {
 		n++
 	}
 	return strings.ToUpper(string(text[:n])), text[n:]
-}
-
-// statement returns the text of a QUERY event.
-func statement(body []byte) ([]byte, error) {
-	c := cursor{b: body}
-	c.skip(8) // thread, duration
-	schema := int(c.little(1))
-	c.skip(2) // error code
-	c.skip(int(c.little(2)))
-	c.skip(schema + 1)
-	return c.b, c.err()
 }
 
 // xid names an XA transaction.

@@ -47,6 +47,7 @@ type rig struct {
 	db      *sql.DB
 	config  Config
 	zonedDB *sql.DB
+	unseen  map[string]int // rows by table and reason
 }
 
 func newRig(t *testing.T, server *testservers.DB, ddl ...string) *rig {
@@ -73,6 +74,14 @@ var serverIDs atomic.Uint32
 
 // nextServerID gives every reader its own: MariaDB ends the older of two equal ones.
 func nextServerID() uint32 { return 1<<31 + serverIDs.Add(1) }
+
+// countUnseen is Config.Unseen; what it counts may be read behind a later event.
+func (g *rig) countUnseen(t outbox.Table, reason string, rows int) {
+	if g.unseen == nil {
+		g.unseen = map[string]int{}
+	}
+	g.unseen[t.Name+" "+reason] += rows
+}
 
 // watch reads the layout of a table of the rig, for New.
 func (g *rig) watch(names ...string) {

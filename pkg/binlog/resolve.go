@@ -50,7 +50,12 @@ func (r *Reader) resolve(ctx context.Context, from string) (string, error) {
 		return "", err
 	}
 	defer s.db.Close() //nolint:errcheck // nothing is written through it
-	p, err := s.resolve(ctx, from)
+	var p *position
+	if strings.TrimSpace(from) == "now" {
+		p, err = r.resolveNow(ctx, s)
+	} else {
+		p, err = s.resolve(ctx, from)
+	}
 	if err != nil {
 		return "", err
 	}

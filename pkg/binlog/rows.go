@@ -229,10 +229,18 @@ func countBits(bitmap []byte, n int) int {
 // id returns the event that carries nothing but the key; ok is false if the image
 // does not tell it.
 func (r *rowReader) id() (e *outbox.Event, ok bool) {
-	if r.image.reasons[outbox.RoleID] != "" {
+	if r.unidentified() != "" {
 		return nil, false
 	}
 	return r.plan.layout.Event(&outbox.Values{outbox.RoleID: r.image.values[outbox.RoleID]}), true
+}
+
+// unidentified returns why the image does not tell the key; empty: it does.
+func (r *rowReader) unidentified() string {
+	if r.plan.blind {
+		return r.plan.unread
+	}
+	return r.image.reasons[outbox.RoleID]
 }
 
 // unreadable returns why the event cannot be built from the image; empty: it can.
@@ -245,6 +253,9 @@ func (r *rowReader) unreadable() string {
 			return why
 		}
 	}
+	if r.plan.unsure() {
+		return unreadNames
+	}
 	return ""
 }
 
@@ -255,15 +266,17 @@ func (r *rowReader) status() (pending, known bool) {
 	if !l.Has(outbox.RoleStatus) {
 		return true, true
 	}
-	if r.plan.unread != "" || r.image.reasons[outbox.RoleStatus] != "" {
+	if r.plan.unread != "" || r.plan.unsure() || r.image.reasons[outbox.RoleStatus] != "" {
 		return true, false
 	}
 	return l.StatusOf(r.image.values[outbox.RoleStatus]) == outbox.Pending, true
 }
 
-// event builds the event from the image: complete, or with its id and the reason.
+// event builds the event from the image: complete, or with its id and the reason. For
+// unreadNames it is built all the same, for the case that nobody can read the row any more.
 func (r *rowReader) event() (*outbox.Event, error) {
-	if why := r.unreadable(); why != "" {
+	why := r.unreadable()
+	if why != "" && why != unreadNames {
 		e, ok := r.id()
 		if !ok {
 			return nil, &fatalError{fmt.Errorf("a row of %s cannot be identified: its id column is not readable from the binlog (%s); "+
@@ -277,11 +290,13 @@ func (r *rowReader) event() (*outbox.Event, error) {
 	if r.payloadBytesMax > 0 && int64(len(payload)) > r.payloadBytesMax {
 		v[outbox.RolePayload] = nil
 		e := r.plan.layout.Event(v)
-		e.OversizeBytes = int64(len(payload))
+		e.OversizeBytes, e.Unread = int64(len(payload)), why
 		return e, nil
 	}
 	v[outbox.RolePayload] = bytes.Clone(payload) // the rest is copied into strings
-	return r.plan.layout.Event(v), nil
+	e := r.plan.layout.Event(v)
+	e.Unread = why
+	return e, nil
 }
 
 // touchesEvent says whether the image holds any column that an event is built

@@ -27,6 +27,7 @@ func (r *Reader) Run(ctx context.Context, from string, emit func(context.Context
 	}
 	r.tracker.start(p)
 	r.resume, r.giant = *p, nil
+	r.watch.resume(p.layouts)
 	if p.gtids != nil {
 		r.resume.gtids = p.gtids.clone()
 	}
@@ -90,9 +91,10 @@ func (r *Reader) check(ctx context.Context) (*stream, *mysql.Config, error) {
 		return nil, nil, err
 	}
 	r.watch.index(srv.lowerCase)
+	r.watch.connected()
 	s := &stream{r: r, server: srv.id, flavor: srv.flavor, plans: map[uint64]*plan{}}
 	if r.cfg.FenceTable != (outbox.Table{}) {
-		if s.fenceColumns, err = readFenceColumns(ctx, srv.db, r.cfg.FenceTable); err != nil {
+		if s.fenceColumns, err = readColumns(ctx, srv.db, r.cfg.FenceTable); err != nil {
 			return nil, nil, err
 		}
 	}

@@ -167,7 +167,7 @@ func parseRotate(event []byte) (file string, position uint64, err error) {
 // and another content is told.
 func (s *stream) describe(h header) error {
 	s.abandon()
-	s.log = &logFile{server: s.server, fileHead: fileHead{fde: h.timestamp}}
+	s.log = &logFile{server: s.server, fileHead: fileHead{fde: h.timestamp}, layouts: s.r.watch.layouts()}
 	s.fromHead = s.newFile
 	if from := &s.r.resume; from.file == s.file && from.server == s.server {
 		if from.differs(s.log.fileHead) {
@@ -215,7 +215,7 @@ func (s *stream) finish(h header, events []*outbox.Event, skipped int) error {
 	s.r.inside.Store(false)
 	s.r.lagNanos.Store(max(0, int64(time.Since(b.CommittedAt))))
 	if s.log == nil {
-		s.log = &logFile{server: s.server} // no description was sent
+		s.log = &logFile{server: s.server, layouts: s.r.watch.layouts()} // no description was sent
 	}
 	for n := s.pieceLen(events); n < len(events); n = s.pieceLen(events) {
 		if err := s.send(outbox.Batch{Events: events[:n:n], Origin: b.Origin, CommittedAt: b.CommittedAt}); err != nil {
@@ -291,6 +291,7 @@ func (s *stream) deliver(b outbox.Batch, g gtid) error {
 }
 
 func (s *stream) send(b outbox.Batch) error {
+	s.tellUnread(b.Events)
 	s.r.blocked.Store(true)
 	err := s.emit(s.ctx, b)
 	s.r.blocked.Store(false)

@@ -157,7 +157,13 @@ func TestStateMachine(t *testing.T) {
 		{"id given again", "mysql", "gtid 1; query BEGIN; " + row1 + "; map other; insert 2=b; xid", "1|1", false},
 		{"savepoint is inside", "mysql", "gtid 1; query BEGIN; " + row1 + "; query SAVEPOINT `s`; " + row2 + "; xid", "1,2|1", false},
 		{"rollback to without rows", "mysql", "gtid 1; query BEGIN; query ROLLBACK TO `s`; " + row1 + "; xid", "1|1", false},
-		{"rollback to with rows", "mysql", "gtid 1; query BEGIN; " + row1 + "; query ROLLBACK TO `s`", "", true},
+		{"rollback to with rows", "mysql", "gtid 1; query BEGIN; " + row1 + "; query ROLLBACK TO `s`; " + row2 + "; xid", "1(image),2|1", false},
+		{"statement dml from ours", "mysql", "gtid 1; query BEGIN; query insert into other select * from outbox; xid", "|1", false},
+		{"statement dml of a schema of its own", "mysql", "gtid 1; query BEGIN; query insert into other.outbox values (1); xid", "|1", false},
+		{"statement update", "mysql", "gtid 1; query BEGIN; " + row1 + "; query update outbox set payload = 'x'; " + row2 + "; xid", "1(image),2|1", false},
+		{"statement update behind words", "mariadb", "mgtid 1; " + row1 + "; query SET STATEMENT a=1 FOR INSERT INTO outbox VALUES (2); xid", "", true},
+		{"commented out", "mariadb", "mgtid 1; " + row1 + "; query /*!100 INSERT INTO outbox VALUES (2) */; xid", "", true},
+		{"filled by statement", "mariadb", "mstandalone 1; query CREATE TABLE outbox AS SELECT 1", "", true},
 		{"ctas", "mysql", "gtid 1; query BEGIN; query CREATE TABLE x START TRANSACTION; " + row1 + "; xid", "1|1", false},
 		{"ddl", "mysql", "gtid 1; query CREATE TABLE x (a INT); gtid 2; query DROP TABLE x", "|1 |1-2", false},
 		{"torn by rotate", "mysql", "gtid 1; query BEGIN; " + row1 + "; rotate b.2; describe; gtid 1; query BEGIN; " + row2 + "; xid", "| 2|1", false},
@@ -166,7 +172,7 @@ func TestStateMachine(t *testing.T) {
 		{"anonymous", "mysql", "anonymous; query BEGIN; " + row1 + "; xid", "1|", false},
 		{"no gtid event at all", "mysql", "query BEGIN; " + row1 + "; xid; query CREATE TABLE x (a INT); query BEGIN; " + row2 + "; xid", "1| | 2|", false},
 		{"rows outside", "mysql", row1, "", true},
-		{"xa", "mysql", "gtid 1; query XA START X'67',X'',1; " + row1 + "; query XA END X'67',X'',1; prepare g; gtid 2; query XA COMMIT X'67',X'',1", "|1 1|1-2", false},
+		{"xa", "mysql", "gtid 1; query XA START X'67',X'',1; " + row1 + "; query XA END X'67',X'',1; prepare g; gtid 2; query XA COMMIT X'67',X'',1", "|1 1(xa)|1-2", false},
 		{"xa rolled back", "mysql", "gtid 1; query XA START X'67',X'',1; " + row1 + "; query XA END X'67',X'',1; prepare g; gtid 2; query XA ROLLBACK X'67',X'',1; gtid 3; query XA COMMIT X'67',X'',1", "|1 |1-2 |1-3", false},
 		{"xa unknown", "mysql", "gtid 2; query XA COMMIT X'67',X'',1", "|2", false},
 		{"statement dml", "mysql", "gtid 1; query BEGIN; query insert into outbox values (1)", "", true},
@@ -196,7 +202,11 @@ func TestStateMachine(t *testing.T) {
 				if c.flavor == flavorMariaDB {
 					set = p.gtids.String()
 				}
-				got = append(got, strings.Join(ids(b.Events), ",")+"|"+set)
+				var events []string
+				for _, e := range b.Events {
+					events = append(events, e.ID+map[bool]string{true: "(" + e.Unread + ")"}[e.Unread != ""])
+				}
+				got = append(got, strings.Join(events, ",")+"|"+set)
 			}
 			if s := strings.Join(got, " "); s != c.events {
 				t.Errorf("got %q, want %q", s, c.events)

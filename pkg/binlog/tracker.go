@@ -33,6 +33,7 @@ type run struct {
 type logFile struct {
 	server string // identity, see position
 	fileHead
+	layouts string // see position
 }
 
 // start forgets everything and begins behind p. Positions given out before it
@@ -112,6 +113,7 @@ func (t *tracker) take(p outbox.Position) {
 		t.durable.file, t.durable.offset = p.File, p.Offset
 		t.durable.server, t.durable.fileHead = r.log.server, r.log.fileHead
 	}
+	t.durable.layouts = r.log.layouts
 	t.text = ""
 	if r.gtid.gno != 0 {
 		r.gtid.gno += last - r.first + 1

@@ -28,6 +28,7 @@ type txn struct {
 	skipped  int       // on the second reading: rows of earlier pieces that are no events
 	events   uint32    // rows events of outbox tables so far
 	changes  changes
+	unseen   []unseen
 
 	fence uint64
 	own   bool
@@ -38,6 +39,13 @@ type heldRow struct {
 	event   *outbox.Event
 	pending bool // to be emitted
 	at      moment
+}
+
+// unseen are rows of an outbox table that cannot be read, not even their keys.
+type unseen struct {
+	table  outbox.Table
+	reason string
+	rows   int
 }
 
 // giant is a committed transaction that is to be read again from its start.
@@ -120,6 +128,7 @@ func (t *txn) take(c *changes) (events []*outbox.Event, skipped int) {
 type parkedXA struct {
 	events   []*outbox.Event
 	skipped  int
+	unseen   []unseen
 	outgrown bool // there were too many rows to keep any
 }
 
@@ -128,10 +137,10 @@ func (p *parkedXA) hasRows() bool { return len(p.events) > 0 || p.outgrown }
 
 func (t *txn) park() *parkedXA {
 	if t.outgrown {
-		return &parkedXA{outgrown: true}
+		return &parkedXA{outgrown: true, unseen: t.unseen}
 	}
 	events, skipped := t.take(&t.changes)
-	if len(events) == 0 && skipped == 0 {
+	if len(events) == 0 && skipped == 0 && len(t.unseen) == 0 {
 		return nil
 	}
 	for i, e := range events {
@@ -139,5 +148,5 @@ func (t *txn) park() *parkedXA {
 			events[i] = &outbox.Event{Table: e.Table, ID: e.ID, Unread: unreadXA}
 		}
 	}
-	return &parkedXA{events: events, skipped: skipped}
+	return &parkedXA{events: events, skipped: skipped, unseen: t.unseen}
 }

@@ -17,6 +17,12 @@ type watched struct {
 	plans   map[string]*plan // by TABLE_MAP body behind the id
 	stale   bool             // a DDL statement named the table
 	fence   bool
+
+	known bool            // layouts[0] is the table's at the present place of the stream, see known.go
+	asked bool            // of this connection's server
+	since logPlace        // from where on it is known
+	told  map[string]bool // reasons for reading by key that have been logged
+
 	// insertedIn is the number of the last transaction that inserted rows.
 	insertedIn uint64
 }
@@ -33,7 +39,7 @@ func newWatchList(cfg Config) *watchList {
 	l := &watchList{}
 	order := slices.SortedFunc(maps.Keys(cfg.Layouts), func(a, b outbox.Table) int { return strings.Compare(a.String(), b.String()) })
 	for _, t := range order {
-		l.tables = append(l.tables, &watched{table: t, layouts: []*outbox.Layout{cfg.Layouts[t]}, plans: map[string]*plan{}})
+		l.tables = append(l.tables, &watched{table: t, layouts: []*outbox.Layout{cfg.Layouts[t]}, plans: map[string]*plan{}, known: true, told: map[string]bool{}})
 	}
 	if cfg.FenceTable != (outbox.Table{}) {
 		l.tables = append(l.tables, &watched{table: cfg.FenceTable, fence: true, plans: map[string]*plan{}})

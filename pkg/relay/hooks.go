@@ -18,6 +18,8 @@ type Hooks struct {
 	Failed func(table outbox.Table, reason string)
 	// Skipped: events that were not sent on purpose.
 	Skipped func(table outbox.Table, reason string, events int)
+	// ReadByKey: the source could not read an event for certain, so its row is read.
+	ReadByKey func(table outbox.Table, reason string)
 	// Deferred: an event was left PENDING for the sweep.
 	Deferred func(table outbox.Table, reason string)
 	// Marked: outcomes were committed to the ledger.
@@ -37,6 +39,7 @@ func (h Hooks) withDefaults() Hooks {
 	def(&h.Published, func(outbox.Table, string, outbox.Origin, time.Duration) {})
 	def(&h.Failed, func(outbox.Table, string) {})
 	def(&h.Skipped, func(outbox.Table, string, int) {})
+	def(&h.ReadByKey, func(outbox.Table, string) {})
 	def(&h.Deferred, func(outbox.Table, string) {})
 	def(&h.Marked, func(outbox.OutcomeKind, int) {})
 	def(&h.Recorded, func(time.Duration) {})

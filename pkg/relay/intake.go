@@ -19,6 +19,9 @@ func (e *Engine) Accept(ctx context.Context, b outbox.Batch) error {
 	var bytes int64
 	for _, ev := range b.Events {
 		bytes += ev.SizeBytes()
+		if ev.Unread != "" {
+			e.hooks.ReadByKey(ev.Table, ev.Unread)
+		}
 	}
 	if len(b.Events) > 0 {
 		if err := e.budget.acquire(ctx, int64(len(b.Events)), bytes); err != nil {
