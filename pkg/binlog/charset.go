@@ -181,7 +181,7 @@ func (t *codeTable) mend(text string) {
 		to = from
 	}
 	first, last := parseHex(from), parseHex(to)
-	var r rune = '?'
+	r := '?'
 	step := rune(0)
 	if point != "?" {
 		r, step = rune(parseHex(point)), 1
