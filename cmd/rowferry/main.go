@@ -18,6 +18,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
+	"github.com/rowferry/rowferry/internal/app"
 	"github.com/rowferry/rowferry/internal/config"
 )
 
@@ -60,12 +61,13 @@ var errQuiet = errors.New("failed")
 
 func (c *cli) report(err error) int {
 	var usage usageError
+	var mistake app.ConfigError
 	switch {
 	case err == nil:
 		return exitDone
 	case errors.Is(err, errQuiet):
 		return exitFailed
-	case errors.As(err, &usage), !c.entered:
+	case errors.As(err, &usage), errors.As(err, &mistake), !c.entered:
 		for _, line := range strings.Split(err.Error(), "\n") {
 			fmt.Fprintln(c.stderr, "rowferry:", line) //nolint:errcheck // nowhere left to say it
 		}

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"math/rand/v2"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -20,7 +21,19 @@ type ReaderEvents struct {
 	Altered   func(*outbox.Layout) // a table has another layout now
 	// Unseen: rows that the binlog does not hold may have been inserted; nil where nobody
 	// else finds them.
-	Unseen func(table outbox.Table, reason string, rows int)
+	Unseen   func(table outbox.Table, reason string, rows int)
+	NoFences bool // the checkpoint table is not looked at
+}
+
+// BesideRelay is the configuration for a reader that may run while the relay does: with
+// a server id of its own, whether or not one was configured. MariaDB ends the older of
+// two streams with one id, and that would be the relay's.
+func BesideRelay(cfg *config.Config) *config.Config {
+	beside := *cfg
+	for beside.ServerID == cfg.ServerID {
+		beside.ServerID = rand.Uint32() | 1<<31 // where few number their servers
+	}
+	return &beside
 }
 
 // sourceAfter is for how long a source may fail until the next of the list is tried.
@@ -40,6 +53,10 @@ func NewReader(cfg *config.Config, s *Store, sources *binlog.Sources, tell Reade
 	for _, l := range s.Layouts {
 		layouts[l.Table] = l
 	}
+	fences := outbox.Table{Schema: s.Schema, Name: CheckpointTable}
+	if tell.NoFences {
+		fences = outbox.Table{}
+	}
 	return binlog.New(binlog.Config{
 		Sources: sources, ServerID: cfg.ServerID, Layouts: layouts,
 		Reload: func(ctx context.Context, t outbox.Table) (*outbox.Layout, error) {
@@ -49,7 +66,7 @@ func NewReader(cfg *config.Config, s *Store, sources *binlog.Sources, tell Reade
 			}
 			return l, err
 		},
-		FenceTable: outbox.Table{Schema: s.Schema, Name: CheckpointTable}, FenceName: cfg.Name,
+		FenceTable: fences, FenceName: cfg.Name,
 		HoldBytesMax: heldBytesMax(cfg), PayloadBytesMax: int64(cfg.MessageBytesMax),
 		HoldPrepared: !swept, OnConnect: tell.Connected, Unseen: tell.Unseen, Logger: log,
 	})

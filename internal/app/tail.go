@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/rs/zerolog"
 
 	"github.com/rowferry/rowferry/internal/config"
 	"github.com/rowferry/rowferry/pkg/binlog"
+	"github.com/rowferry/rowferry/pkg/ledger"
 	"github.com/rowferry/rowferry/pkg/outbox"
 	"github.com/rowferry/rowferry/pkg/router"
 	"github.com/rowferry/rowferry/pkg/router/stdout"
@@ -27,8 +29,12 @@ type TailOptions struct {
 var errEnough = errors.New("limit reached")
 
 // Tail prints what would be published, one JSON line an event, until ctx ends or
-// the limit is reached. It sends, marks and saves nothing.
+// the limit is reached. It sends, marks and saves nothing, and needs no more than
+// REPLICATION SLAVE, REPLICATION CLIENT and SELECT on the outbox tables.
 func Tail(ctx context.Context, cfg *config.Config, o TailOptions, w io.Writer, log zerolog.Logger) error {
+	if err := checkFrom(o.From); err != nil {
+		return err
+	}
 	store, err := OpenStore(cfg)
 	if err != nil {
 		return err
@@ -37,11 +43,11 @@ func Tail(ctx context.Context, cfg *config.Config, o TailOptions, w io.Writer, l
 	if err := store.Learn(ctx); err != nil {
 		return err
 	}
-	routes, err := NewRouter(cfg)
+	p, err := newPrinter(cfg, store, o.Limit, w)
 	if err != nil {
 		return err
 	}
-	reader, err := NewReader(cfg, store, NewSources(cfg), ReaderEvents{}, log)
+	reader, err := NewReader(BesideRelay(cfg), store, NewSources(cfg), ReaderEvents{Altered: p.rows.SetLayout, Unseen: p.unseen, NoFences: true}, log)
 	if err != nil {
 		return err
 	}
@@ -49,13 +55,22 @@ func Tail(ctx context.Context, cfg *config.Config, o TailOptions, w io.Writer, l
 	if err != nil {
 		return err
 	}
-	p := &printer{routes: routes, left: o.Limit, to: json.NewEncoder(w)}
-	p.to.SetEscapeHTML(false)
 	err = reader.Run(ctx, from, p.accept)
 	if errors.Is(err, errEnough) || errors.Is(err, context.Canceled) {
 		return nil
 	}
 	return err
+}
+
+// checkFrom finds a mistake in --from before anything is connected to.
+func checkFrom(from string) error {
+	if from == "checkpoint" || strings.HasPrefix(from, "{") { // as checkpoint show prints it
+		return nil
+	}
+	if err := new(config.StartAt).UnmarshalText([]byte(from)); err != nil {
+		return usage(fmt.Errorf("--from %.80s: wanted now, earliest, checkpoint, a GTID set, FILE:POS such as mysql-bin.000003:157, or a saved position", from))
+	}
+	return nil
 }
 
 func tailFrom(ctx context.Context, cfg *config.Config, store *Store, reader *binlog.Reader, from string) (string, error) {
@@ -71,11 +86,24 @@ func tailFrom(ctx context.Context, cfg *config.Config, store *Store, reader *bin
 	return reader.Resolve(ctx, from)
 }
 
+func newPrinter(cfg *config.Config, store *Store, limit int, w io.Writer) (*printer, error) {
+	routes, err := NewRouter(cfg)
+	if err != nil {
+		return nil, err
+	}
+	rows := ledger.New(store.DB, store.Layouts, ledger.Options{Name: cfg.Name, Schema: store.Schema, None: true, Logger: zerolog.Nop()})
+	p := &printer{routes: routes, rows: rows, left: limit, to: json.NewEncoder(w)}
+	p.to.SetEscapeHTML(false)
+	return p, nil
+}
+
 // printer routes events and prints them.
 type printer struct {
 	routes *router.Router
-	left   int // 0: no limit
+	rows   *ledger.Ledger // reads by key what the binlog does not hold whole
+	left   int            // 0: no limit
 	to     *json.Encoder
+	lost   []unsent // rows of the transaction that cannot be read
 }
 
 // unsent is the line of an event that would not be published.
@@ -87,7 +115,11 @@ type unsent struct {
 	CommittedAt *time.Time `json:"committed_at,omitempty"`
 }
 
-func (p *printer) accept(_ context.Context, b outbox.Batch) error {
+func (p *printer) unseen(t outbox.Table, reason string, _ int) {
+	p.lost = append(p.lost, unsent{Table: t.String(), NotSent: "the binlog does not hold the rows (" + reason + "); a relay leaves them to its sweep"})
+}
+
+func (p *printer) accept(ctx context.Context, b outbox.Batch) error {
 	position := ""
 	var committed *time.Time
 	if !b.End.IsZero() {
@@ -97,26 +129,51 @@ func (p *printer) accept(_ context.Context, b outbox.Batch) error {
 		at := b.CommittedAt.UTC()
 		committed = &at
 	}
-	for _, e := range b.Events {
-		if err := p.to.Encode(p.line(e, position, committed)); err != nil {
-			return fmt.Errorf("printing an event: %w", err)
+	for _, line := range p.lost {
+		line.Position, line.CommittedAt = position, committed
+		if err := p.print(line); err != nil {
+			return err
 		}
-		if p.left--; p.left == 0 {
-			return errEnough
+	}
+	p.lost = nil
+	for _, e := range b.Events {
+		line, err := p.line(ctx, e, position, committed)
+		if err != nil {
+			return err
+		}
+		if err := p.print(line); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-func (p *printer) line(e *outbox.Event, position string, committed *time.Time) any {
-	if e.Unread != "" {
-		return unsent{e.Table.String(), e.ID, "the binlog does not hold the whole row (" + e.Unread + "); a relay reads it by key", position, committed}
+func (p *printer) print(line any) error {
+	if err := p.to.Encode(line); err != nil {
+		return fmt.Errorf("printing an event: %w", err)
+	}
+	if p.left--; p.left == 0 {
+		return errEnough
+	}
+	return nil
+}
+
+func (p *printer) line(ctx context.Context, e *outbox.Event, position string, committed *time.Time) (any, error) {
+	if why := e.Unread; why != "" {
+		rows, _, err := p.rows.Load(ctx, e.Table, []string{e.ID})
+		if err != nil {
+			return nil, err
+		}
+		if len(rows) == 0 {
+			return unsent{e.Table.String(), e.ID, "the binlog does not hold the whole row (" + why + "), and it is no longer in the table", position, committed}, nil
+		}
+		e = rows[0]
 	}
 	m, err := p.routes.Route(e)
 	if err != nil {
-		return unsent{e.Table.String(), e.ID, err.Error(), position, committed}
+		return unsent{e.Table.String(), e.ID, err.Error(), position, committed}, nil
 	}
 	line := stdout.NewLine(m)
 	line.Position, line.CommittedAt = position, committed
-	return line
+	return line, nil
 }

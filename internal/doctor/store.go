@@ -275,7 +275,7 @@ func (e *exam) checkPosition(ctx context.Context) Check {
 			from, what = saved.Position, "the checkpoint"
 		}
 	}
-	reader, err := app.NewReader(e.cfg, e.app, app.NewSources(e.cfg), app.ReaderEvents{}, e.log)
+	reader, err := app.NewReader(app.BesideRelay(e.cfg), e.app, app.NewSources(e.cfg), app.ReaderEvents{}, e.log)
 	if err != nil {
 		return noAnswer("the position", err)
 	}
