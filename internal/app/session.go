@@ -246,7 +246,7 @@ func (r *Relay) deadLetters(s *session) relay.Ledger {
 }
 
 // disconnected returns for how long a reader has had no stream. A heartbeat comes
-// every ten seconds, so the answer is at most that much too long.
+// every five seconds, so the answer is at most that much too long.
 func disconnected(reader *binlog.Reader) func() time.Duration {
 	begin := time.Now()
 	return func() time.Duration {

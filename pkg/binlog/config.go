@@ -59,7 +59,7 @@ type Config struct {
 	PayloadBytesMax int64
 
 	BatchEvents     int           // events in one piece of a large transaction; default 1000
-	HeartbeatPeriod time.Duration // of an idle server; default 10 s; silence of 3.5 times that is a dead connection
+	HeartbeatPeriod time.Duration // of an idle server; default 5 s; silence of 6 times that is a dead connection
 	RoleEvery       time.Duration // between two looks at whether the source is a replica that stands still; default 30 s
 
 	// OnConnect is called after each connect, before the first event of that
@@ -106,6 +106,7 @@ type Reader struct {
 	resume         position          // behind what emit accepted; touched by Run and the stream it waits for
 	parked         map[xid]*parkedXA // prepared XA transactions, undecided; touched by the stream only
 	toldStatements bool              // that statements are in the log; touched by the stream only
+	evicted        bool              // another client took our server id; touched by Run only
 	giant          *giant            // the transaction that is to be read again; touched like resume
 
 	mu    sync.Mutex
@@ -124,7 +125,7 @@ type Reader struct {
 const (
 	defaultBatchEvents     = 1000
 	defaultHoldBytesMax    = 16 << 20
-	defaultHeartbeatPeriod = 10 * time.Second
+	defaultHeartbeatPeriod = 5 * time.Second
 	defaultRoleEvery       = 30 * time.Second
 )
 

@@ -52,11 +52,18 @@ func (d *dialer) closed() bool {
 
 // stop closes every socket and refuses new ones. What a reader still hears of
 // its socket after this is of no interest, nor is an error in closing one.
+//
+// The peer is told by a reset, not by a goodbye that it would only notice at its
+// second write: the server's dump thread, which lists us under our server id, ends
+// with its next heartbeat (test: TestServerForgetsAReader).
 func (d *dialer) stop() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.closing = true
 	for _, c := range d.conns {
+		if tcp, ok := c.(*net.TCPConn); ok {
+			tcp.SetLinger(0) //nolint:errcheck // see above
+		}
 		c.Close() //nolint:errcheck // see above
 	}
 }

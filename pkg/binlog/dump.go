@@ -35,6 +35,7 @@ type dumpConfig struct {
 	serverID        uint32
 	uuid            string // of this replica; MySQL ends an older stream of the same
 	heartbeatPeriod time.Duration
+	readTimeout     time.Duration // silence that means a dead connection
 }
 
 // dump is one replication stream, on the level of the protocol. The library has a
@@ -94,7 +95,7 @@ func (d *dump) connect(ctx context.Context, cfg *mysql.Config, sockets *dialer) 
 	defer cancel()
 	return client.ConnectWithDialer(ctx, "", cfg.Addr, cfg.User, cfg.Passwd, "", sockets.dial, func(c *client.Conn) error {
 		c.SetTLSConfig(tlsFor(cfg))
-		c.ReadTimeout = d.heartbeatPeriod * 7 / 2 // renewed with every read
+		c.ReadTimeout = d.readTimeout // renewed with every read
 		return nil
 	})
 }

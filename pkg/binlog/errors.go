@@ -26,6 +26,7 @@ func (e *fatalError) Unwrap() error { return e.err }
 
 // Error numbers of the server.
 const (
+	errIDTaken          = 4052
 	errParse            = 1064
 	errNoRight          = 1227
 	errMasterFatal      = 1236 // the dump cannot be served; the text says why
@@ -37,7 +38,7 @@ const (
 // is taken, a host name that is refused.
 func isConfigNumber(n uint16) bool {
 	switch n {
-	case 1044, 1045, 1105, 1142, 1227, 1370, 1698, 3118, 3955, 4052, 4151:
+	case 1044, 1045, 1105, 1142, 1227, 1370, 1698, 3118, 3955, 4151:
 		return true
 	}
 	return false
@@ -93,14 +94,10 @@ func classify(err error) error {
 	switch n := errorNumber(err); {
 	case n == errMasterFatal && containsAny(err.Error(), gapTexts):
 		return gap("%s", brief(err))
-	case n == errMasterFatal && strings.Contains(err.Error(), "same server_"):
-		return &configError{fmt.Errorf("another replica uses the same server id; set ROWFERRY_SERVER_ID: %s", brief(err))}
-	case n == errMasterFatal && containsAny(err.Error(), configTexts):
-		return &configError{errors.New(brief(err))}
+	case n == errIDTaken || n == errMasterFatal && strings.Contains(err.Error(), "same server_"):
+		return &configError{errTaken}
 	case n == errMalformedGTIDSet || n == errDuplicateDomain:
 		return gap("%s", brief(err))
-	case n == 4052:
-		return &configError{fmt.Errorf("another replica uses the same server id; set ROWFERRY_SERVER_ID: %s", brief(err))}
 	case isConfigNumber(n):
 		return &configError{errors.New(brief(err))}
 	}

@@ -71,6 +71,8 @@ func numbers(first, last int) []string {
 func (tl *tail) save() string {
 	tl.t.Helper()
 	tl.stop()
+	tl.mu.Lock()
+	defer tl.mu.Unlock()
 	for _, b := range slices.Backward(tl.batches) {
 		if !b.End.IsZero() {
 			return tl.reader.Encode(b.End)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"math/rand/v2"
 	"time"
 
 	"github.com/go-mysql-org/go-mysql/replication"
@@ -18,7 +19,8 @@ type fileHead struct {
 	fde uint32 // creation time in seconds, from the first event
 	// first is a checksum of the first event that differs between two files made within
 	// one second: the first GTID of MySQL, which holds microseconds since 8.0.1, and the
-	// first XID of MariaDB, which a server counts up as long as it runs.
+	// end of the first transaction of MariaDB, which holds an XID or, of a statement,
+	// the connection; a server counts both up as long as it runs.
 	first uint32
 }
 
@@ -32,13 +34,15 @@ func marksFile(flavor string, t replication.EventType) bool {
 	switch t {
 	case replication.GTID_EVENT, replication.ANONYMOUS_GTID_EVENT, replication.GTID_TAGGED_LOG_EVENT:
 		return flavor == flavorMySQL
-	case replication.XID_EVENT:
+	case replication.XID_EVENT, replication.QUERY_EVENT, replication.MARIADB_QUERY_COMPRESSED_EVENT:
 		return flavor == flavorMariaDB
 	}
 	return false
 }
 
-func firstSum(raw []byte) uint32 { return max(crc32.ChecksumIEEE(raw), 1) }
+// firstSum is of an event without the checksum that stands behind it: the checksum of
+// anything with its own is always the same.
+func firstSum(event []byte) uint32 { return max(crc32.ChecksumIEEE(event), 1) }
 
 // headReader reads the start of one file and then ends the stream.
 type headReader struct {
@@ -84,9 +88,14 @@ func (r *headReader) handle(event []byte) error {
 // readHead reads the start of a file through a replication stream of its own: no
 // statement tells when a file was made.
 func (r *Reader) readHead(ctx context.Context, flavor string, cfg *mysql.Config, file string) (fileHead, error) {
-	const heartbeatPeriod = time.Second // tells that the file holds nothing more yet
+	// A heartbeat tells us that the file holds nothing more yet, and the server that we
+	// have gone.
+	const heartbeatPeriod = 100 * time.Millisecond
 	h := &headReader{file: file, flavor: flavor}
-	err := r.dumpConfig(flavor, heartbeatPeriod).run(ctx, cfg, &position{flavor: flavor, file: file, offset: fileHeadSize}, h)
+	c := r.dumpConfig(flavor)
+	// Another replica than our own, whose stream the server would end, were it open.
+	c.serverID, c.uuid, c.heartbeatPeriod = 1<<31|rand.Uint32(), newReplicaUUID(), heartbeatPeriod
+	err := c.run(ctx, cfg, &position{flavor: flavor, file: file, offset: fileHeadSize}, h)
 	if !h.done {
 		return fileHead{}, fmt.Errorf("reading the start of %s: %w", file, err)
 	}

@@ -241,7 +241,7 @@ func (s *server) serves(ctx context.Context, p *position) error {
 // one that was read. In file mode they are the position; with a GTID set they only
 // show that the log was reset, and only to the server they came from: GTIDs are given
 // again after a reset, and the server would go on behind their namesakes. intact says
-// that the server still has the very bytes up to p.
+// that the server still has the very bytes up to p, whose head is then complete.
 func (s *server) servesFile(ctx context.Context, p *position) (intact bool, err error) {
 	if p.server != s.id {
 		if p.gtids != nil {
@@ -271,7 +271,11 @@ func (s *server) servesFile(ctx context.Context, p *position) (intact bool, err 
 	if err == nil && p.differs(head) {
 		err = reborn(p.file, p.fileHead, head)
 	}
-	return err == nil, err
+	if err != nil {
+		return false, err
+	}
+	p.first = head.first // it may have been written since
+	return true, nil
 }
 
 // laterFile reports whether a comes after b in the numbering of one log.

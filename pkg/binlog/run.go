@@ -66,7 +66,10 @@ func (r *Reader) session(ctx context.Context, goesOn bool, emit emitFunc) error 
 	if s.emitErr != nil && ctx.Err() == nil {
 		return &emitError{s.emitErr}
 	}
-	return endOr(ctx, classify(err))
+	if err = classify(err); errors.Is(err, errTaken) {
+		r.evicted, err = true, r.taken()
+	}
+	return endOr(ctx, err)
 }
 
 // endOr returns ctx's own error once it has ended, whatever broke by it.
@@ -87,12 +90,15 @@ func (r *Reader) check(ctx context.Context) (*stream, *mysql.Config, error) {
 		return nil, nil, err
 	}
 	defer srv.db.Close() //nolint:errcheck // nothing is written through it
+	if err := r.yield(ctx, srv); err != nil {
+		return nil, nil, err
+	}
 	if err := srv.continues(ctx, &r.resume); err != nil {
 		return nil, nil, err
 	}
 	r.watch.index(srv.lowerCase)
 	r.watch.connected()
-	s := &stream{r: r, server: srv.id, flavor: srv.flavor, plans: map[uint64]*plan{}}
+	s := &stream{r: r, server: srv.id, head: srv.head, flavor: srv.flavor, plans: map[uint64]*plan{}}
 	if r.cfg.FenceTable != (outbox.Table{}) {
 		if s.fenceColumns, err = readColumns(ctx, srv.db, r.cfg.FenceTable); err != nil {
 			return nil, nil, err
@@ -103,9 +109,12 @@ func (r *Reader) check(ctx context.Context) (*stream, *mysql.Config, error) {
 
 // run reads behind the reader's position until the stream ends.
 func (s *stream) run(ctx context.Context, cfg *mysql.Config) error {
-	return s.r.dumpConfig(s.flavor, s.r.cfg.HeartbeatPeriod).run(ctx, cfg, &s.r.resume, s)
+	return s.r.dumpConfig(s.flavor).run(ctx, cfg, &s.r.resume, s)
 }
 
-func (r *Reader) dumpConfig(flavor string, heartbeatPeriod time.Duration) dumpConfig {
-	return dumpConfig{flavor: flavor, serverID: r.cfg.ServerID, uuid: r.uuid, heartbeatPeriod: heartbeatPeriod}
+func (r *Reader) dumpConfig(flavor string) dumpConfig {
+	return dumpConfig{
+		flavor: flavor, serverID: r.cfg.ServerID, uuid: r.uuid,
+		heartbeatPeriod: r.cfg.HeartbeatPeriod, readTimeout: r.cfg.HeartbeatPeriod * 6,
+	}
 }

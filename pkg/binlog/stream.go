@@ -31,6 +31,7 @@ type stream struct {
 	newFile bool     // file began within this stream, and its description is still to come
 	// fromHead: file is read from its start, so that its first events are seen.
 	fromHead bool
+	head     func(ctx context.Context, file string) (fileHead, error)
 	started  bool // something arrived
 	goesOn   bool // nothing can come a second time: the one before ended only to read a giant again
 
@@ -169,11 +170,20 @@ func (s *stream) describe(h header) error {
 	s.abandon()
 	s.log = &logFile{server: s.server, fileHead: fileHead{fde: h.timestamp}, layouts: s.r.watch.layouts()}
 	s.fromHead = s.newFile
-	if from := &s.r.resume; from.file == s.file && from.server == s.server {
+	from := &s.r.resume
+	switch {
+	case from.file == s.file && from.server == s.server:
 		if from.differs(s.log.fileHead) {
 			return reborn(s.file, from.fileHead, s.log.fileHead)
 		}
 		s.log.first = from.first
+		s.fromHead = s.fromHead || from.fde != 0 // without a first, nothing was in it yet
+	case !s.newFile: // with GTIDs, a stream begins wherever the server pleases
+		head, err := s.head(s.ctx, s.file)
+		if err != nil {
+			return err
+		}
+		s.log.first, s.fromHead = head.first, true
 	}
 	if !s.newFile {
 		return nil

@@ -55,7 +55,8 @@ func newHand(t testing.TB, flavor string) *hand {
 	}
 	r.resume = position{flavor: flavor, gtids: set}
 	r.tracker.start(&r.resume)
-	h.s = &stream{r: r, ctx: context.Background(), server: "s", flavor: flavor, file: "b.1", offset: 500,
+	head := func(context.Context, string) (fileHead, error) { return fileHead{}, nil }
+	h.s = &stream{r: r, ctx: context.Background(), server: "s", head: head, flavor: flavor, file: "b.1", offset: 500,
 		log: &logFile{server: "s", fileHead: fileHead{fde: 1}}, plans: map[uint64]*plan{}}
 	h.s.emit = func(_ context.Context, b outbox.Batch) error {
 		h.batches = append(h.batches, b)
