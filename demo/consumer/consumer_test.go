@@ -214,7 +214,7 @@ func (p *proxy) serve(copies *sync.WaitGroup) {
 		p.mu.Unlock()
 		for _, pair := range [][2]net.Conn{{from, to}, {to, from}} {
 			copies.Go(func() {
-				io.Copy(pair[0], pair[1]) // ends with an error when cut, which is the point
+				io.Copy(pair[0], pair[1]) //nolint:errcheck // ends with an error when cut, which is the point
 				pair[0].Close()
 			})
 		}

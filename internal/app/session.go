@@ -67,10 +67,7 @@ func (r *Relay) session(ctx context.Context, lock *leader.Lock, gap bool) error 
 	from := ""
 	if r.cfg.Mode != config.ModePoll {
 		var err error
-		if s.reader, err = NewReader(r.cfg, r.store, r.sources, ReaderEvents{
-			Connected: func() { s.engine.Verify() },
-			Altered:   s.ledger.SetLayout,
-		}, r.log); err != nil {
+		if s.reader, err = NewReader(r.cfg, r.store, r.sources, r.readerEvents(s), r.log); err != nil {
 			return err
 		}
 		if from, err = r.position(ctx, s.reader, begun.Position, gap); err != nil || from == "" {

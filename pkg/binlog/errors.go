@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	gomysql "github.com/go-mysql-org/go-mysql/mysql"
-	"github.com/go-mysql-org/go-mysql/replication"
 	sqldriver "github.com/go-sql-driver/mysql"
 )
 
@@ -96,6 +95,8 @@ func classify(err error) error {
 		return gap("%s", brief(err))
 	case n == errIDTaken || n == errMasterFatal && strings.Contains(err.Error(), "same server_"):
 		return &configError{errTaken}
+	case n == errMasterFatal && containsAny(err.Error(), configTexts):
+		return &configError{errors.New(brief(err))}
 	case n == errMalformedGTIDSet || n == errDuplicateDomain:
 		return gap("%s", brief(err))
 	case isConfigNumber(n):
@@ -111,15 +112,7 @@ func isDoubtful(err error) bool {
 	if errors.As(err, &me) {
 		return me.Code == errMasterFatal
 	}
-	var ee *replication.EventError
-	return errors.Is(err, errMalformed) || errors.As(err, &ee) || containsAny(err.Error(), parserTexts)
-}
-
-// parserTexts are in the errors of the library's parser, which have no types: a wrong
-// checksum, a size that is not that of the event, a head that is none, or an event so
-// short that the parser panicked.
-var parserTexts = []string{
-	replication.ErrChecksumMismatch.Error(), "invalid event size", "invalid data size", "header size too short", "panic runtime error",
+	return errors.Is(err, errMalformed)
 }
 
 func containsAny(s string, parts []string) bool {
@@ -132,15 +125,11 @@ func containsAny(s string, parts []string) bool {
 	return false
 }
 
-// brief is the text of an error for logs and people: without the bytes of an
-// event, which the library puts in and which may be somebody's payload.
+// brief is the text of an error for logs and people, without the stack that the
+// library adds.
 func brief(err error) string {
 	if err == nil {
 		return ""
-	}
-	var ee *replication.EventError
-	if errors.As(err, &ee) {
-		return cut(fmt.Sprintf("event %s at %d cannot be parsed: %s", ee.Header.EventType, ee.Header.LogPos, ee.Err))
 	}
 	s, _, _ := strings.Cut(err.Error(), "\nstack:")
 	return cut(s)

@@ -185,6 +185,9 @@ func (g *rig) killDumps() {
 		}
 		kill = append(kill, "KILL "+id)
 	}
+	if err := rows.Err(); err != nil {
+		g.t.Error(err)
+	}
 	for _, k := range kill {
 		if _, err := g.db.ExecContext(g.t.Context(), k); err != nil && !strings.Contains(err.Error(), "Unknown thread") {
 			g.t.Error(err)

@@ -120,7 +120,7 @@ func handEvent(words string) (kind replication.EventType, body []byte, ok bool) 
 	verb, arg, _ := strings.Cut(words, " ")
 	var n uint64
 	if strings.HasSuffix(verb, "gtid") || verb == "mstandalone" {
-		fmt.Sscan(arg, &n)
+		fmt.Sscan(arg, &n) //nolint:errcheck // a script of this file
 	}
 	number := binary.LittleEndian.AppendUint64(nil, n)
 	switch verb {

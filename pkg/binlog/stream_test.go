@@ -136,7 +136,7 @@ func handTableMap(name string) []byte {
 
 func handRows(id, payload string) []byte {
 	var n uint32
-	fmt.Sscan(id, &n)
+	fmt.Sscan(id, &n) //nolint:errcheck // a script of this file
 	b := []byte{77, 0, 0, 0, 0, 0, 1, 0, 2, 0, 3, 0xff, 0}
 	b = binary.LittleEndian.AppendUint32(b, n)
 	b = append(append(b, byte(len(payload))), payload...)

@@ -81,23 +81,6 @@ func (f *fixture) text(query string, args ...any) string {
 	return v.String
 }
 
-// column reads the values of one column, sorted, as a single text.
-func (f *fixture) column(query string, args ...any) string {
-	f.t.Helper()
-	var values []string
-	err := each(f.ctx(), f.admin, query, args, func(rows *sql.Rows) error {
-		v := sql.NullString{}
-		err := rows.Scan(&v)
-		values = append(values, v.String)
-		return err
-	})
-	if err != nil {
-		f.t.Fatalf("%s: %v", query, err)
-	}
-	slices.Sort(values)
-	return strings.Join(values, " ")
-}
-
 func (f *fixture) wantText(want, query string, args ...any) {
 	f.t.Helper()
 	if got := f.text(query, args...); got != want {
