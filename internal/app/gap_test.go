@@ -2,6 +2,8 @@ package app
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -40,16 +42,24 @@ func TestGapStopsWhereNoSweepCanFindTheRows(t *testing.T) {
 		name    string
 		kind    string
 		layouts []*outbox.Layout
+		onGap   string
 		stops   bool
 	}{
-		{"status", config.LedgerStatus, []*outbox.Layout{status}, false},
-		{"delete", config.LedgerDelete, []*outbox.Layout{status}, false},
-		{"delete without a status", config.LedgerDelete, []*outbox.Layout{plain}, true},
-		{"delete, one table without a status", config.LedgerDelete, []*outbox.Layout{status, plain}, true},
-		{"none", config.LedgerNone, []*outbox.Layout{plain}, true},
+		{"status", config.LedgerStatus, []*outbox.Layout{status}, config.OnGapSweep, false},
+		{"status, told to stop", config.LedgerStatus, []*outbox.Layout{status}, config.OnGapStop, true},
+		{"delete", config.LedgerDelete, []*outbox.Layout{status}, config.OnGapSweep, false},
+		{"delete without a status", config.LedgerDelete, []*outbox.Layout{plain}, config.OnGapSweep, true},
+		{"delete, one table without a status", config.LedgerDelete, []*outbox.Layout{status, plain}, config.OnGapSweep, true},
+		{"none", config.LedgerNone, []*outbox.Layout{plain}, config.OnGapSweep, true},
 	} {
 		r := gapped(c.kind, c.layouts...)
-		err := r.gapFound(binlog.ErrGap)
+		r.cfg.OnGap = c.onGap
+		err := r.gapFound(fmt.Errorf("%w: the reason", binlog.ErrGap))
+		for _, part := range []string{"the reason", "rowferry_checkpoint", "ROWFERRY_START_AT"} {
+			if c.stops && (err == nil || !strings.Contains(err.Error(), part)) {
+				t.Errorf("%s: the message lacks %q: %v", c.name, part, err)
+			}
+		}
 		if stops := errors.Is(err, binlog.ErrGap); stops != c.stops || r.gapOpen() == c.stops {
 			t.Errorf("%s: stops is %t, gap open is %t, want stops %t", c.name, stops, r.gapOpen(), c.stops)
 		}

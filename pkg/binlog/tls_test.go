@@ -1,6 +1,7 @@
 package binlog
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -68,6 +69,74 @@ func TestTLSLeastPrivilegeAndRotatedPassword(t *testing.T) {
 	}
 	if _, err := r.Resolve(t.Context(), "now"); err == nil || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("Resolve at an unknown server gave %v", err)
+	}
+}
+
+// What the operator demands of a connection holds for the stream as for the checks
+// before it, or there is no connection.
+func TestTLSDemands(t *testing.T) {
+	certificate, flags := makeCertificate(t)
+	server := testservers.MySQL(t, flags...)
+	g := newRig(t, server)
+	g.exec("CREATE USER tail IDENTIFIED BY 'secret'", "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO tail")
+	roots := x509.NewCertPool()
+	roots.AddCert(certificate)
+	verified := &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+	otherName := &tls.Config{RootCAs: roots, ServerName: "db.example", MinVersion: tls.VersionTLS12}
+	for _, c := range []struct {
+		name   string
+		secure string // require_secure_transport
+		server *testservers.DB
+		tls    *tls.Config
+		falls  bool   // plain text will do
+		want   string // in the error; empty: it works
+	}{
+		{"plain, with the RSA key of caching_sha2_password", "OFF", server, nil, false, ""},
+		{"verified", "OFF", server, verified, false, ""},
+		{"verified, and required", "ON", server, verified, false, ""},
+		{"plain where TLS is required", "ON", server, nil, false, "secure"},
+		{"another name", "OFF", server, otherName, false, "certificate"},
+		{"another CA", "OFF", server, &tls.Config{RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS12}, false, "certificate"},
+		{"a server without TLS", "OFF", testservers.SharedMariaDB(t), verified, false, "TLS"},
+		{"a server without TLS that need not have it", "OFF", testservers.SharedMariaDB(t), verified, true, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := newRig(t, c.server)
+			admin, err := g.db.Conn(t.Context()) // a connection that is there may stay
+			if err != nil {
+				t.Fatal(err)
+			}
+			set := func(statement string) {
+				if _, err := admin.ExecContext(context.Background(), statement); err != nil {
+					t.Error(err)
+				}
+			}
+			defer admin.Close()
+			set("FLUSH PRIVILEGES") // no password is cached
+			set("SET GLOBAL require_secure_transport = " + c.secure)
+			defer set("SET GLOBAL require_secure_transport = OFF")
+			cfg := h.config.DSN
+			if c.server == server {
+				cfg.User, cfg.Passwd = "tail", "secret"
+			}
+			cfg.TLS, cfg.AllowFallbackToPlaintext = c.tls, c.falls
+			if c.want == "" {
+				h.insert(1, 1)
+				tl := h.tail("now")
+				h.insert(2, 3)
+				wantStrings(t, "payloads", payloads(h.flush(tl)), numbers(2, 3))
+				return
+			}
+			r := h.reader()
+			if _, err := r.Resolve(t.Context(), "now"); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("Resolve gave %v, want %q", err, c.want)
+			}
+			r.resume = position{flavor: c.server.Flavor(), file: "binlog.000001", offset: 4}
+			s := &stream{r: r, ctx: t.Context(), flavor: c.server.Flavor(), plans: map[uint64]*plan{}}
+			if err := s.run(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("the stream ended with %v, want %q", err, c.want)
+			}
+		})
 	}
 }
 
