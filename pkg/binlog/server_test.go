@@ -285,6 +285,12 @@ func TestFromFileAndOffset(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if server.Flavor() == testservers.FlavorMySQL { // a file with compressed transactions in it
+			g.session("SET SESSION binlog_transaction_compression = ON", "INSERT INTO outbox (payload) VALUES (REPEAT('a', 2000)), ('b')")
+			if p, err = parsePosition(g.resolve(r, "now")); err != nil {
+				t.Fatal(err)
+			}
+		}
 		g.exec("INSERT INTO outbox (payload) VALUES ('1')")
 		from := g.resolve(r, fmt.Sprintf("%s:%d", p.file, p.offset))
 		tl := runTail(t, r, from)
