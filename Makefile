@@ -17,6 +17,8 @@ FUZZTIME ?= 20s
 KILL     ?=
 DEMO_FLAGS ?=
 BENCH_FLAGS ?=
+RIVAL    ?=
+GROWTH   ?=
 
 .PHONY: help
 help: ## list the targets
@@ -57,8 +59,8 @@ format: ## fail if a file is not formatted by gofmt
 	@files=$$(gofmt -l $$(git ls-files '*.go')); if [[ -n "$$files" ]]; then echo "not formatted by gofmt:"; echo "$$files"; exit 1; fi
 
 .PHONY: bench
-bench: servers ## measure drains and latency beside the ceilings of the same servers
-	go run ./bench $(BENCH_FLAGS)
+bench: servers ## measure beside ceilings and a bare loop; RIVAL=1: Debezium Server too; GROWTH=1: ten times more of everything
+	go run ./bench $(if $(RIVAL),--rival) $(if $(GROWTH),--growth) $(BENCH_FLAGS)
 
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME (20s)

@@ -2,20 +2,24 @@ package main
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/apache/rocketmq-client-go/v2"
 	"github.com/apache/rocketmq-client-go/v2/primitive"
 	"github.com/apache/rocketmq-client-go/v2/producer"
 	"golang.org/x/sync/errgroup"
 )
 
 const (
-	batchMax = 256
+	batchMax = 256  // messages
+	markMax  = 1000 // ids of one UPDATE
 	queues   = 8
 )
 
@@ -26,6 +30,32 @@ func (pinned) Select(m *primitive.Message, _ []*primitive.MessageQueue, _ string
 	return m.Queue
 }
 
+func newProducer(nameServer, instance string) (rocketmq.Producer, error) {
+	p, err := producer.NewDefaultProducer(
+		producer.WithNsResolver(primitive.NewPassthroughResolver([]string{nameServer})),
+		producer.WithGroupName("bench"), producer.WithInstanceName(instance), producer.WithRetry(0),
+		producer.WithQueueSelector(pinned{}), producer.WithSendMsgTimeout(8*time.Second))
+	if err != nil {
+		return nil, err
+	}
+	return p, p.Start()
+}
+
+// sendAll sends one batch until the broker has taken it.
+func sendAll(ctx context.Context, p rocketmq.Producer, messages []*primitive.Message) error {
+	for {
+		res, err := p.SendSync(ctx, messages...)
+		if err == nil && res.Status != primitive.SendOK {
+			err = fmt.Errorf("broker answered %v", res.Status)
+		}
+		// Busy: any broker may say so. The route: the first sends of a process race for it.
+		if err == nil || !strings.HasPrefix(err.Error(), "CODE: 2,") && !strings.Contains(err.Error(), "route info not found") {
+			return err
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
 // brokerCeiling sends as many messages as there are rows, of the same size and
 // with the same properties, in batches over the same number of queues, with
 // nothing around it.
@@ -34,33 +64,18 @@ func (b *bench) brokerCeiling(ctx context.Context) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	p, err := producer.NewDefaultProducer(
-		producer.WithNsResolver(primitive.NewPassthroughResolver([]string{b.servers.nameServer})),
-		producer.WithGroupName("bench"), producer.WithInstanceName(topic), producer.WithRetry(0),
-		producer.WithQueueSelector(pinned{}), producer.WithSendMsgTimeout(8*time.Second))
+	p, err := newProducer(b.servers.nameServer, topic)
 	if err != nil {
 		return 0, err
 	}
-	if err := p.Start(); err != nil {
-		return 0, err
-	}
 	defer p.Shutdown() //nolint:errcheck // always nil
-	body := []byte(payloadOf(b.o.payload))
+	payload := []byte(payloadOf(b.o.payload))
 	send := func(queue, n, first int) error {
-		msgs := make([]*primitive.Message, n)
-		for i := range msgs {
-			msgs[i] = ceilingMessage(topic, body, queue, first+i)
+		messages := make([]*primitive.Message, n)
+		for i := range messages {
+			messages[i] = newMessage(topic, queue, ceilingRow(first+i, payload))
 		}
-		for {
-			res, err := p.SendSync(ctx, msgs...)
-			if err == nil && res.Status != primitive.SendOK {
-				err = fmt.Errorf("broker answered %v", res.Status)
-			}
-			if err == nil || !strings.HasPrefix(err.Error(), "CODE: 2,") { // busy: any broker may say so
-				return err
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
+		return sendAll(ctx, p, messages)
 	}
 	if err := send(0, 1, 0); err != nil { // fetches the route
 		return 0, err
@@ -81,31 +96,68 @@ func (b *bench) brokerCeiling(ctx context.Context) (float64, error) {
 			}
 		})
 	}
-	if err := g.Wait(); err != nil {
-		return 0, err
-	}
-	return float64(b.o.rows) / time.Since(start).Seconds(), nil
+	err = g.Wait()
+	return float64(b.o.rows) / time.Since(start).Seconds(), err
 }
 
-func ceilingMessage(topic string, body []byte, queue, id int) *primitive.Message {
-	m := primitive.NewMessage(topic, body)
-	m.Queue = &primitive.MessageQueue{Topic: topic, BrokerName: "testbroker", QueueId: queue}
-	m.WithTag("OrderPlaced").WithKeys([]string{fmt.Sprint(id), fmt.Sprint("order-", id%1000)})
-	m.WithShardingKey(fmt.Sprint("order-", id%1000))
-	for name, value := range map[string]string{
-		"UNIQ_KEY": fmt.Sprintf("%032x", id), "outbox_uid": fmt.Sprint("bench.outbox:", id), "outbox_id": fmt.Sprint(id),
-		"outbox_table": "bench.outbox", "aggregate_id": fmt.Sprint("order-", id%1000), "aggregate_type": "orders",
-		"event_type": "OrderPlaced", "created_at": "2026-01-02T03:04:05.678901Z", "outbox_seq": "00000001-00000000000a",
-		"__SHARDINGKEY": fmt.Sprint("order-", id%1000),
+func ceilingRow(id int, payload []byte) bareRow {
+	return bareRow{
+		id: strconv.Itoa(id), kind: "orders", aggregate: "order-" + strconv.Itoa(id%1000), event: "OrderPlaced",
+		payload: payload, created: "2026-01-02T03:04:05.678901Z",
+	}
+}
+
+// newMessage gives a row the properties that rowferry gives it.
+func newMessage(topic string, queue int, r bareRow) *primitive.Message {
+	m := primitive.NewMessage(topic, r.payload)
+	m.Queue = &primitive.MessageQueue{Topic: topic, BrokerName: brokerName, QueueId: queue}
+	m.WithTag(r.event).WithKeys([]string{r.id, r.aggregate})
+	m.WithShardingKey(r.aggregate)
+	for _, p := range [...][2]string{
+		{"UNIQ_KEY", fmt.Sprintf("%032s", r.id)}, {"outbox_uid", "bench.outbox:" + r.id}, {"outbox_id", r.id},
+		{"outbox_table", "bench.outbox"}, {"aggregate_id", r.aggregate}, {"aggregate_type", r.kind},
+		{"event_type", r.event}, {"created_at", r.created}, {"outbox_seq", "00000001-00000000000a"},
+		{"__SHARDINGKEY", r.aggregate},
 	} {
-		m.WithProperty(name, value)
+		m.WithProperty(p[0], p[1])
 	}
 	return m
 }
 
-// ledgerCeiling marks as many rows as there are, 1,000 a statement with a minimal
-// row image, over one connection with nothing around it.
-func (b *bench) ledgerCeiling(ctx context.Context) (float64, error) {
+// marker marks rows over one connection, with a minimal row image.
+type marker struct {
+	db    *sql.DB
+	conn  *sql.Conn
+	table string
+}
+
+func newMarker(ctx context.Context, dsn, schema string) (*marker, error) {
+	db, err := sql.Open("mysql", dsn)
+	if err != nil {
+		return nil, err
+	}
+	m := &marker{db: db, table: schema + ".outbox"}
+	if m.conn, err = db.Conn(ctx); err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	for _, q := range []string{"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", "SET SESSION binlog_row_image=MINIMAL"} {
+		if _, err := m.conn.ExecContext(ctx, q); err != nil {
+			return nil, errors.Join(err, m.close())
+		}
+	}
+	return m, nil
+}
+
+func (m *marker) mark(ctx context.Context, ids []string) error {
+	_, err := m.conn.ExecContext(ctx, "UPDATE "+m.table+" FORCE INDEX (PRIMARY) SET status='SENT', sent_at=NOW(6) WHERE id IN ("+
+		strings.Join(ids, ",")+") AND status IN ('PENDING','PROCESSING')")
+	return err
+}
+
+func (m *marker) close() error { return errors.Join(m.conn.Close(), m.db.Close()) }
+
+// ledgerCeiling marks as many rows as there are, with nothing around it.
+func (b *bench) ledgerCeiling(ctx context.Context) (rate float64, err error) {
 	schema, err := b.schema("bench_ceiling")
 	if err != nil {
 		return 0, err
@@ -113,56 +165,20 @@ func (b *bench) ledgerCeiling(ctx context.Context) (float64, error) {
 	if err := b.fill(ctx, schema, b.o.rows); err != nil {
 		return 0, err
 	}
-	conn, err := b.servers.db.Conn(ctx)
+	m, err := newMarker(ctx, b.servers.dsn, schema)
 	if err != nil {
 		return 0, err
 	}
-	defer conn.Close()                                               //nolint:errcheck // scratch
-	defer conn.ExecContext(ctx, "SET SESSION binlog_row_image=FULL") //nolint:errcheck // the connection goes back to the pool
-	for _, q := range []string{"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", "SET SESSION binlog_row_image=MINIMAL"} {
-		if _, err := conn.ExecContext(ctx, q); err != nil {
-			return 0, err
-		}
-	}
-	const ids = 1000
+	defer func() { err = errors.Join(err, m.close()) }()
 	start := time.Now()
-	for first := 1; first <= b.o.rows; first += ids {
-		list := make([]string, 0, ids)
-		for id := first; id < first+ids && id <= b.o.rows; id++ {
-			list = append(list, fmt.Sprint(id))
+	for first := 1; first <= b.o.rows; first += markMax {
+		ids := make([]string, 0, markMax)
+		for id := first; id < first+markMax && id <= b.o.rows; id++ {
+			ids = append(ids, strconv.Itoa(id))
 		}
-		_, err := conn.ExecContext(ctx, "UPDATE "+schema+".outbox FORCE INDEX (PRIMARY) SET status='SENT', sent_at=NOW(6) WHERE id IN ("+
-			strings.Join(list, ",")+") AND status IN ('PENDING','PROCESSING')")
-		if err != nil {
+		if err := m.mark(ctx, ids); err != nil {
 			return 0, err
 		}
 	}
 	return float64(b.o.rows) / time.Since(start).Seconds(), nil
-}
-
-// fill inserts n rows, 200 a transaction.
-func (b *bench) fill(ctx context.Context, schema string, n int) error {
-	const perTransaction = 200
-	payload := payloadOf(b.o.payload)
-	for first := 0; first < n; first += perTransaction {
-		var values []string
-		for i := first; i < first+perTransaction && i < n; i++ {
-			values = append(values, fmt.Sprintf("('orders','order-%d','OrderPlaced','%s')", i%b.o.keys, payload))
-		}
-		q := "INSERT INTO " + schema + ".outbox (aggregate_type, aggregate_id, event_type, payload) VALUES " + strings.Join(values, ",")
-		if _, err := b.servers.db.ExecContext(ctx, q); err != nil {
-			return fmt.Errorf("inserting rows: %w", err)
-		}
-	}
-	return nil
-}
-
-// payloadOf returns a JSON text of about n bytes.
-func payloadOf(n int) string {
-	return `{"sku":"` + strings.Repeat("x", max(1, n-12)) + `"}`
-}
-
-func median(v []float64) float64 {
-	s := slices.Sorted(slices.Values(v))
-	return s[len(s)/2]
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"time"
 )
 
@@ -28,8 +27,8 @@ func (b *bench) giant(ctx context.Context, compression string) error {
 	if err != nil {
 		return err
 	}
-	var before string
-	if err := b.servers.db.QueryRowContext(ctx, "SELECT @@GLOBAL.gtid_executed").Scan(&before); err != nil {
+	before, err := b.gtids(ctx)
+	if err != nil {
 		return err
 	}
 	end, err := b.logEnd(ctx)
@@ -44,7 +43,7 @@ func (b *bench) giant(ctx context.Context, compression string) error {
 		return err
 	}
 	r, err := b.startRelay(ctx, schema, "ROWFERRY_LEDGER=none", "ROWFERRY_ROUTE_TOPIC="+topic,
-		"ROWFERRY_START_AT="+strings.ReplaceAll(before, "\n", ""))
+		"ROWFERRY_START_AT="+before)
 	if err != nil {
 		return err
 	}
@@ -53,7 +52,7 @@ func (b *bench) giant(ctx context.Context, compression string) error {
 		return err
 	}
 	took := time.Since(r.started)
-	_, peak, _, err := r.usage()
+	_, peak, _, err := usage(r.cmd.Process.Pid)
 	name := fmt.Sprintf("one transaction of %d rows, compression %s", b.o.giant, compression)
 	b.results.add(name+": binlog", float64(wire-int64(end.offset))/1e6, "MB")
 	b.results.add(name+": rate", float64(b.o.giant)/took.Seconds(), "rows/s")

@@ -1,22 +1,22 @@
 // Command bench measures rowferry on real servers of this machine, side by side
 // with the ceilings that the same broker and the same database set, in one run.
 //
-// It prints a table and writes the raw numbers to bench/results/. Only ratios
-// within one run mean anything: machines differ, and a noisy one differs from
-// itself.
+// It prints a table and writes the raw numbers and a plot to bench/results/. Only
+// ratios within one run mean anything: machines differ, and a noisy one differs from
+// itself. docs/benchmarks.md tells the method.
 package main
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"runtime"
-	"text/tabwriter"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/apache/rocketmq-client-go/v2/rlog"
@@ -24,55 +24,54 @@ import (
 
 // options are the command line.
 type options struct {
-	rows     int
-	keys     int
-	payload  int // bytes
-	rate     int // transactions a second of the latency run
-	duration time.Duration
-	rounds   int
-	out      string
-	profile  string
-	only     string
-	giant    int // rows of the one large transaction, a multiple of a million
+	rows      int
+	keys      int
+	payload   int // bytes
+	rates     string
+	duration  time.Duration
+	sustained int // rows a second
+	rounds    int
+	out       string
+	profile   string
+	only      string
+	giant     int // rows of the one large transaction, a multiple of a million
+	rival     bool
+	growth    bool
+	sentRows  int
 }
 
-// figure is one measured number.
-type figure struct {
-	Name  string  `json:"name"`
-	Value float64 `json:"value"`
-	Unit  string  `json:"unit"`
-}
-
-// results is what a run writes down.
-type results struct {
-	At      time.Time `json:"at"`
-	CPUs    int       `json:"cpus"`
-	Go      string    `json:"go"`
-	Options string    `json:"options"`
-	Figures []figure  `json:"figures"`
-}
-
-func (r *results) add(name string, value float64, unit string) {
-	r.Figures = append(r.Figures, figure{name, value, unit})
-	fmt.Fprintf(os.Stderr, "  %-44s %12.1f %s\n", name, value, unit)
-}
+// bareCommand makes this program the bare loop; see bareMain.
+const bareCommand = "bare-loop"
 
 func main() {
+	if len(os.Args) == 3 && os.Args[1] == bareCommand {
+		rlog.SetLogLevel("fatal")
+		exitOn(bareMain(os.Args[2]))
+		return
+	}
 	var o options
-	flag.IntVar(&o.rows, "rows", 200_000, "waiting rows to drain")
+	flag.IntVar(&o.rows, "rows", 500_000, "waiting rows to drain")
 	flag.IntVar(&o.keys, "keys", 1000, "distinct aggregates")
 	flag.IntVar(&o.payload, "payload", 500, "bytes of a payload")
-	flag.IntVar(&o.rate, "rate", 300, "transactions a second of the latency run")
-	flag.DurationVar(&o.duration, "duration", 15*time.Second, "length of the latency run")
-	flag.IntVar(&o.rounds, "rounds", 1, "rounds of ceilings and drains, interleaved; medians are shown")
-	flag.StringVar(&o.out, "out", "bench/results", "folder for the raw numbers")
+	flag.StringVar(&o.rates, "rates", "300,3000", "transactions a second of the latency runs")
+	flag.DurationVar(&o.duration, "duration", 15*time.Second, "length of a latency run, of the sustained load and of the inserters' runs")
+	flag.IntVar(&o.sustained, "sustained", 0, "rows a second of the sustained load (0: two fifths of what the drain with ledger status made)")
+	flag.IntVar(&o.rounds, "rounds", 5, "rounds of what is measured interleaved; medians are shown")
+	flag.StringVar(&o.out, "out", "bench/results", "folder for the raw numbers and the plot")
 	flag.StringVar(&o.profile, "profile", "", "folder for CPU profiles of the drains (none: do not profile)")
-	flag.StringVar(&o.only, "only", "", "measure one part only: drains, latency, binlog or giant")
+	flag.StringVar(&o.only, "only", "", "measure these parts only, a comma list of: "+strings.Join(partNames(), " "))
 	flag.IntVar(&o.giant, "giant", 1_000_000, "rows of one large transaction, a multiple of a million")
+	flag.BoolVar(&o.rival, "rival", false, "also measure Debezium Server (fetched by scripts/provision debezium, 780 MB)")
+	flag.BoolVar(&o.growth, "growth", false, "also measure how cost grows with the work (takes an hour and 30 GB of disk)")
+	flag.IntVar(&o.sentRows, "sent-rows", 10_000_000, "rows of earlier times in the table, for --growth")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, o); err != nil {
+	exitOn(run(ctx, o))
+}
+
+func exitOn(err error) {
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -96,11 +95,13 @@ func run(ctx context.Context, o options) error {
 	}
 	defer s.stop() //nolint:errcheck // the results are written by then
 	b := &bench{o: o, servers: s, binary: binary, dir: dir,
-		results: results{At: time.Now().UTC(), CPUs: runtime.NumCPU(), Go: runtime.Version(), Options: fmt.Sprintf("%+v", o)}}
-	if err := b.measure(ctx); err != nil {
+		results: results{At: time.Now().UTC(), Machine: describeMachine(), Options: fmt.Sprintf("%+v", o)}}
+	if b.results.Settings, err = b.serverSettings(ctx); err != nil {
 		return err
 	}
-	return b.write()
+	err = b.measure(ctx)
+	b.results.Machine.LoadEnd = load()
+	return errors.Join(err, b.results.write(o.out)) // also what was measured before a failure
 }
 
 // bench is one run.
@@ -112,67 +113,45 @@ type bench struct {
 	results results
 }
 
+// part is something that can be measured alone.
+type part struct {
+	name string
+	do   func(*bench, context.Context) error
+}
+
+var parts = []part{
+	{"drains", (*bench).drains}, {"latency", (*bench).latencies}, {"sustained", (*bench).sustained},
+	{"start", (*bench).coldStarts}, {"memory", (*bench).memory}, {"inserters", (*bench).inserters},
+	{"binlog", (*bench).binlogs}, {"giant", (*bench).giants}, {"growth", (*bench).growth},
+}
+
+func partNames() (names []string) {
+	for _, p := range parts {
+		names = append(names, p.name)
+	}
+	return names
+}
+
+// chosen tells whether a part is to be measured.
+func (o options) chosen(part string) bool {
+	if o.only != "" {
+		return slices.Contains(strings.Split(o.only, ","), part)
+	}
+	return part != "growth" || o.growth
+}
+
 func (b *bench) measure(ctx context.Context) error {
-	for _, part := range []struct {
-		name string
-		do   func(context.Context) error
-	}{{"drains", b.drains}, {"latency", b.latency}, {"binlog", b.binlogs}, {"giant", b.giants}} {
-		if b.o.only != "" && b.o.only != part.name {
+	for _, p := range parts {
+		if !b.o.chosen(p.name) {
 			continue
 		}
-		fmt.Fprintln(os.Stderr, part.name)
-		if err := part.do(ctx); err != nil {
-			return fmt.Errorf("%s: %w", part.name, err)
+		fmt.Fprintf(os.Stderr, "%s (load %s)\n", p.name, load())
+		if err := p.do(b, ctx); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
 		}
-	}
-	return nil
-}
-
-// drains measures ceilings and drains of a backlog, interleaved.
-func (b *bench) drains(ctx context.Context) error {
-	rates := map[string][]float64{}
-	for round := range b.o.rounds {
-		fmt.Fprintf(os.Stderr, "round %d of %d\n", round+1, b.o.rounds)
-		for _, step := range []struct {
-			name string
-			do   func(context.Context) (float64, error)
-		}{
-			{"ceiling: broker alone", b.brokerCeiling},
-			{"ceiling: ledger alone", b.ledgerCeiling},
-			{"drain: ledger none", func(ctx context.Context) (float64, error) { return b.drain(ctx, "none") }},
-			{"drain: ledger status", func(ctx context.Context) (float64, error) { return b.drain(ctx, "status") }},
-		} {
-			rate, err := step.do(ctx)
-			if err != nil {
-				return fmt.Errorf("%s: %w", step.name, err)
-			}
-			rates[step.name] = append(rates[step.name], rate)
-			b.results.add(step.name, rate, "rows/s")
-		}
-	}
-	broker, ledger := median(rates["ceiling: broker alone"]), median(rates["ceiling: ledger alone"])
-	b.results.add("ratio: none / broker", median(rates["drain: ledger none"])/broker, "")
-	b.results.add("ratio: status / ledger", median(rates["drain: ledger status"])/ledger, "")
-	return nil
-}
-
-// write prints the table and keeps the raw numbers.
-func (b *bench) write() error {
-	w := tabwriter.NewWriter(os.Stdout, 0, 4, 2, ' ', 0)
-	for _, f := range b.results.Figures {
-		if _, err := fmt.Fprintf(w, "%s\t%.2f\t%s\n", f.Name, f.Value, f.Unit); err != nil {
+		if err := b.tidy(ctx); err != nil {
 			return err
 		}
 	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(b.o.out, 0o755); err != nil {
-		return err
-	}
-	text, err := json.MarshalIndent(b.results, "", "  ")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(b.o.out, "latest.json"), append(text, '\n'), 0o644)
+	return nil
 }

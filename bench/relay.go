@@ -18,6 +18,9 @@ import (
 	"github.com/rowferry/rowferry/internal/testservers"
 )
 
+// carryTimeout bounds one drain.
+const carryTimeout = 30 * time.Minute
+
 // relay is a rowferry process.
 type relay struct {
 	cmd     *exec.Cmd
@@ -131,7 +134,7 @@ func (r *relay) metric(prefix string) (float64, error) {
 // await polls until the process has published n events; first is when it had
 // published anything at all.
 func (r *relay) await(ctx context.Context, n int, poll time.Duration) (first time.Time, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, carryTimeout)
 	defer cancel()
 	tick := time.NewTicker(poll)
 	defer tick.Stop()
@@ -152,10 +155,9 @@ func (r *relay) await(ctx context.Context, n int, poll time.Duration) (first tim
 	}
 }
 
-// usage returns what the process has used: resident memory now and at its peak,
-// in MiB, and CPU time.
-func (r *relay) usage() (rssMiB, peakMiB float64, cpu time.Duration, err error) {
-	pid := r.cmd.Process.Pid
+// usage returns what a process has used: resident memory now and at its peak, in MiB,
+// and CPU time.
+func usage(pid int) (rssMiB, peakMiB float64, cpu time.Duration, err error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, 0, 0, err

@@ -13,20 +13,25 @@ import (
 	"github.com/rowferry/rowferry/internal/testservers"
 )
 
+const (
+	brokerJVM  = "-Xms1g -Xmx1g -XX:+UseSerialGC"
+	brokerName = "testbroker"
+)
+
 // servers are the private servers of a run, at their durable defaults
 // (innodb_flush_log_at_trx_commit=1, sync_binlog=1; the broker flushes
 // asynchronously).
 type servers struct {
 	dsn        string // without a schema
 	nameServer string
-	broker     string
+	broker     testservers.BrokerServer
 	db         *sql.DB
-	running    []*testservers.Process
+	running    []*testservers.Process // database, name server, broker
 }
 
 func startServers(dir string) (*servers, error) {
 	// The tests start RocketMQ for a quick start; here it shall run at full speed.
-	if err := os.Setenv("FERRYTEST_JVM", "-Xms1g -Xmx1g -XX:+UseSerialGC"); err != nil {
+	if err := os.Setenv("FERRYTEST_JVM", brokerJVM); err != nil {
 		return nil, err
 	}
 	var l testservers.Launcher
@@ -40,9 +45,10 @@ func startServers(dir string) (*servers, error) {
 	names := testservers.NameServer{Dir: filepath.Join(dir, "namesrv"), Port: testservers.FreePort(0)}
 	broker := testservers.BrokerServer{
 		Dir: filepath.Join(dir, "broker"), Port: testservers.FreePort(testservers.BrokerPortSpan), NameServer: names.Addr(),
-		Conf: []string{"mappedFileSizeCommitLog=1073741824"},
+		// Full files may go at once when they are asked to; see tidy.
+		Conf: []string{"mappedFileSizeCommitLog=1073741824", "fileReservedTime=0"},
 	}
-	s := &servers{dsn: mysqld.DSN(), nameServer: names.Addr(), broker: broker.Addr()}
+	s := &servers{dsn: mysqld.DSN(), nameServer: names.Addr(), broker: broker}
 	for _, server := range []testservers.Server{mysqld, names, broker} {
 		p, err := server.Launch(l)
 		if err != nil {
@@ -57,6 +63,7 @@ func startServers(dir string) (*servers, error) {
 	if s.db, err = sql.Open("mysql", s.dsn+"?interpolateParams=true&maxAllowedPacket=0"); err != nil {
 		return nil, errors.Join(err, s.stop())
 	}
+	s.db.SetMaxIdleConns(100) // as many as there are writers: none shall dial while it is measured
 	return s, nil
 }
 
@@ -67,6 +74,19 @@ func (s *servers) cpu() (database, broker time.Duration, err error) {
 	}
 	broker, err = cpuOf(s.running[2].PID)
 	return database, broker, err
+}
+
+// killBroker ends the broker as a crash does.
+func (s *servers) killBroker() error { return s.running[2].Kill() }
+
+// startBroker starts it again over its files.
+func (s *servers) startBroker() error {
+	p, err := s.broker.Launch(testservers.Launcher{})
+	if err != nil {
+		return err
+	}
+	s.running[2] = p
+	return s.broker.Await(p)
 }
 
 func (s *servers) stop() error {
