@@ -216,19 +216,10 @@ func (b *bench) drainBare(ctx context.Context, l backlog, mark bool) (c carried,
 	if err != nil {
 		return c, err
 	}
-	argument, err := json.Marshal(bareConfig{
-		DSN: b.servers.dsn, Schema: l.schema, From: l.from, NameServer: b.servers.nameServer, Topic: topic, Rows: l.rows, Mark: mark,
-	})
+	cmd, err := b.bareProcess(ctx, bareConfig{Schema: l.schema, From: l.from, Topic: topic, Rows: l.rows, Mark: mark})
 	if err != nil {
 		return c, err
 	}
-	self, err := os.Executable()
-	if err != nil {
-		return c, err
-	}
-	cmd := exec.CommandContext(ctx, self, bareCommand, string(argument))
-	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL} // main never ends a thread
 	start := time.Now()
 	out, err := cmd.Output()
 	if err != nil {
@@ -244,4 +235,21 @@ func (b *bench) drainBare(ctx context.Context, l backlog, mark bool) (c carried,
 		c.peakMiB = float64(used.Maxrss) / 1024 // getrusage(2): KiB
 	}
 	return c, nil
+}
+
+// bareProcess is the bare loop's process over the servers of the run.
+func (b *bench) bareProcess(ctx context.Context, config bareConfig) (*exec.Cmd, error) {
+	config.DSN, config.NameServer = b.servers.dsn, b.servers.nameServer
+	argument, err := json.Marshal(config)
+	if err != nil {
+		return nil, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, self, bareCommand, string(argument))
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL} // main never ends a thread
+	return cmd, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -29,27 +30,61 @@ func (b *bench) topic(name string) (string, error) {
 	return name, err
 }
 
-// latencies measures the time from commit to consumer at several rates; the rival's
-// at the first of them, which it can follow.
+// warmUpTime is how long a load runs before it is measured: a JVM is slow at first,
+// and rowferry looks every row up until its first fence has come back.
+const warmUpTime = 5 * time.Second
+
+// follower is somebody who relays a schema's rows to a topic.
+type follower struct {
+	pid   int
+	alive func() error // what it died of
+	stop  func() error
+}
+
+// subject is a kind of follower.
+type subject struct {
+	name  string
+	start func(ctx context.Context, schema, topic string) (follower, error)
+}
+
+// latencies measures the time from commit to consumer at several rates, interleaved;
+// the rival's at the first of them, which it can follow.
 func (b *bench) latencies(ctx context.Context) error {
-	for i, text := range strings.Split(b.o.rates, ",") {
-		rate, err := strconv.Atoi(text)
-		if err != nil {
-			return fmt.Errorf("the rates: %w", err)
-		}
-		if err := b.latencyOfRowferry(ctx, rate); err != nil {
-			return fmt.Errorf("rowferry at %d tx/s: %w", rate, err)
-		}
-		if b.o.rival && i == 0 {
-			if err := b.latencyOfRival(ctx, rate); err != nil {
-				return err
+	subjects := []subject{{"bare loop", b.followBare}, {"rowferry", b.followRowferry}}
+	for range b.o.rounds {
+		for i, text := range strings.Split(b.o.rates, ",") {
+			rate, err := strconv.Atoi(text)
+			if err != nil {
+				return fmt.Errorf("the rates: %w", err)
+			}
+			all := subjects
+			if b.o.rival && i == 0 {
+				all = append(slices.Clone(subjects), b.rivalSubject(rivalTuned), b.rivalSubject(rivalDefaults))
+			}
+			for _, s := range all {
+				if err := b.latencyOf(ctx, s, rate); err != nil {
+					return fmt.Errorf("%s at %d tx/s: %w", s.name, rate, err)
+				}
 			}
 		}
 	}
+	b.latencyRatios()
 	return nil
 }
 
-func (b *bench) latencyOfRowferry(ctx context.Context, rate int) (err error) {
+func (b *bench) latencyRatios() {
+	for rate := range strings.SplitSeq(b.o.rates, ",") {
+		for _, other := range []struct{ name, p50, p99 string }{{"bare loop", "", ""}, {rivalTuned, "<= 0.4", "<= 0.1"}, {rivalDefaults, "", ""}} {
+			of, to := latencyName("rowferry", rate), latencyName(other.name, rate)
+			b.results.ratio(of+"p50", to+"p50", other.p50)
+			b.results.ratio(of+"p99", to+"p99", other.p99)
+		}
+	}
+}
+
+func latencyName(who, rate string) string { return who + " at " + rate + " tx/s, commit to consumer " }
+
+func (b *bench) latencyOf(ctx context.Context, s subject, rate int) (err error) {
 	schema, err := b.schema("bench_latency")
 	if err != nil {
 		return err
@@ -58,26 +93,81 @@ func (b *bench) latencyOfRowferry(ctx context.Context, rate int) (err error) {
 	if err != nil {
 		return err
 	}
+	f, err := s.start(ctx, schema, topic)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.stop()) }()
+	if err := b.awaitFollowing(ctx, f, schema, topic); err != nil {
+		return err
+	}
+	load := steadyLoad{rate: rate, rows: 1, duration: min(warmUpTime, b.o.duration)}
+	if _, err := b.commitSteadily(ctx, schema, load); err != nil {
+		return err
+	}
+	_, _, before, err := usage(f.pid)
+	if err != nil {
+		return err
+	}
+	load.duration = b.o.duration
+	name := fmt.Sprintf("%s at %d tx/s", s.name, rate)
+	n, err := b.follow(ctx, name, schema, topic, load)
+	if err != nil {
+		return err
+	}
+	_, _, after, err := usage(f.pid)
+	b.results.add(name+", CPU a message", float64((after-before).Microseconds())/float64(n), "us")
+	return err
+}
+
+// awaitFollowing inserts rows until one has come through.
+func (b *bench) awaitFollowing(ctx context.Context, f follower, schema, topic string) error {
+	for range 240 {
+		if err := b.fillPayload(ctx, schema, 1, 1, b.o.payload); err != nil {
+			return err
+		}
+		time.Sleep(250 * time.Millisecond)
+		if err := f.alive(); err != nil {
+			return err
+		}
+		stored, err := b.servers.broker.Stored(topic)
+		if err != nil || stored > 0 {
+			return err
+		}
+	}
+	return errors.New("nothing came through within a minute")
+}
+
+func (b *bench) followRowferry(ctx context.Context, schema, topic string) (follower, error) {
 	r, err := b.startRelay(ctx, schema, "ROWFERRY_ROUTE_TOPIC="+topic)
 	if err != nil {
-		return err
+		return follower{}, err
 	}
-	defer func() { err = errors.Join(err, r.stop()) }()
+	f := follower{pid: r.cmd.Process.Pid, stop: r.stop, alive: func() error { return nil }} // it waits rather than dies
 	if err := r.awaitReady(ctx); err != nil {
-		return err
+		return follower{}, errors.Join(err, r.stop())
 	}
-	_, _, before, err := usage(r.cmd.Process.Pid)
+	return f, nil
+}
+
+func (b *bench) followBare(ctx context.Context, schema, topic string) (follower, error) {
+	from, err := b.gtids(ctx)
 	if err != nil {
-		return err
+		return follower{}, err
 	}
-	l := steadyLoad{rate: rate, duration: b.o.duration, rows: 1}
-	n, err := b.follow(ctx, fmt.Sprintf("rowferry at %d tx/s", rate), schema, topic, l)
+	cmd, err := b.bareProcess(ctx, bareConfig{Schema: schema, From: from, Topic: topic, Rows: math.MaxInt})
 	if err != nil {
+		return follower{}, err
+	}
+	if err := cmd.Start(); err != nil {
+		return follower{}, err
+	}
+	stop := func() error {
+		err := cmd.Process.Kill()
+		cmd.Wait() //nolint:errcheck // killed
 		return err
 	}
-	_, _, after, err := usage(r.cmd.Process.Pid)
-	b.results.add(fmt.Sprintf("rowferry at %d tx/s, CPU a message", rate), float64((after-before).Microseconds())/float64(n), "us")
-	return err
+	return follower{pid: cmd.Process.Pid, stop: stop, alive: func() error { return nil }}, nil // its last words are on stderr
 }
 
 // follow puts a load on a schema that somebody relays to a topic, and keeps how long

@@ -126,11 +126,11 @@ func (b *bench) awaitStored(ctx context.Context, r *rival, topic string, n int) 
 		if time.Since(progress) > rivalPatience {
 			return first, fmt.Errorf("%w: %d of %d messages after %s\n%s", errStuck, last, n, time.Since(r.started).Round(time.Second), r.logTail())
 		}
+		if err := r.alive(); err != nil {
+			return first, err
+		}
 		select {
 		case <-time.After(20 * time.Millisecond):
-		case end := <-r.ended:
-			r.ended <- end
-			return first, fmt.Errorf("it ended: %w\n%s", end, r.logTail())
 		case <-ctx.Done():
 			return first, ctx.Err()
 		}
@@ -153,28 +153,8 @@ func (b *bench) primeRival(ctx context.Context, dir, name, schema string) error 
 	if err != nil {
 		return err
 	}
-	err = b.awaitFollowing(ctx, r, schema, topic)
+	err = b.awaitFollowing(ctx, r.follower(), schema, topic)
 	return errors.Join(err, r.stop())
-}
-
-// awaitFollowing inserts rows until one has come through.
-func (b *bench) awaitFollowing(ctx context.Context, r *rival, schema, topic string) error {
-	for range 240 {
-		if err := b.fillPayload(ctx, schema, 1, 1, b.o.payload); err != nil {
-			return err
-		}
-		select {
-		case <-time.After(250 * time.Millisecond):
-		case err := <-r.ended:
-			r.ended <- err
-			return fmt.Errorf("it ended: %w\n%s", err, r.logTail())
-		}
-		stored, err := b.servers.broker.Stored(topic)
-		if err != nil || stored > 0 {
-			return err
-		}
-	}
-	return fmt.Errorf("nothing came through within a minute\n%s", r.logTail())
 }
 
 // drainRival has Debezium Server carry the backlog, tuned and at its defaults. One that
@@ -227,48 +207,30 @@ func (b *bench) drainOneRival(ctx context.Context, name string) (c carried, err 
 	return c, err
 }
 
-func (b *bench) latencyOfRival(ctx context.Context, rate int) error {
-	for _, name := range []string{rivalTuned, rivalDefaults} {
-		if err := b.latencyOfOneRival(ctx, name, rate); err != nil {
-			return fmt.Errorf("%s at %d tx/s: %w", name, rate, err)
+// rivalSubject is Debezium Server with the settings of a name, for what follows.
+func (b *bench) rivalSubject(name string) subject {
+	return subject{name, func(_ context.Context, schema, topic string) (follower, error) {
+		dir, err := b.rivalFolder(schema)
+		if err != nil {
+			return follower{}, err
 		}
-		full := fmt.Sprintf("%s at %d tx/s, commit to consumer ", name, rate)
-		ours := fmt.Sprintf("rowferry at %d tx/s, commit to consumer ", rate)
-		goal50, goal99 := "", ""
-		if name == rivalTuned {
-			goal50, goal99 = "<= 0.4", "<= 0.1"
+		r, err := b.startRival(dir, name, schema, topic)
+		if err != nil {
+			return follower{}, err
 		}
-		b.results.ratio(ours+"p50", full+"p50", goal50)
-		b.results.ratio(ours+"p99", full+"p99", goal99)
-	}
-	return nil
+		return r.follower(), nil
+	}}
 }
 
-func (b *bench) latencyOfOneRival(ctx context.Context, name string, rate int) (err error) {
-	schema, err := b.schema("bench_latency")
-	if err != nil {
-		return err
+func (r *rival) follower() follower { return follower{r.cmd.Process.Pid, r.alive, r.stop} }
+
+// alive returns what it died of, if it has.
+func (r *rival) alive() error {
+	select {
+	case end := <-r.ended:
+		r.ended <- end
+		return fmt.Errorf("it ended (%v)\n%s", end, r.logTail()) //nolint:errorlint // nil, when it took itself down
+	default:
+		return nil
 	}
-	dir, err := b.rivalFolder(schema)
-	if err != nil {
-		return err
-	}
-	topic, err := b.topic(fmt.Sprintf("latency_%d", rand.Uint32()))
-	if err != nil {
-		return err
-	}
-	r, err := b.startRival(dir, name, schema, topic)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, r.stop()) }()
-	if err := b.awaitFollowing(ctx, r, schema, topic); err != nil {
-		return err
-	}
-	// A JVM is slow at first; what is measured shall be how it runs.
-	if _, err := b.commitSteadily(ctx, schema, steadyLoad{rate: rate, rows: 1, duration: b.o.duration}); err != nil {
-		return err
-	}
-	_, err = b.follow(ctx, fmt.Sprintf("%s at %d tx/s", name, rate), schema, topic, steadyLoad{rate: rate, rows: 1, duration: b.o.duration})
-	return err
 }
