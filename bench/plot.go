@@ -11,8 +11,8 @@ import (
 // The plot is plain SVG without script or outside fonts: dark text on white, hues
 // that stay apart in grey print, and every value written beside its bar.
 const (
-	plotWidth  = 860
-	labelWidth = 250
+	plotWidth  = 900
+	labelWidth = 300
 	valueWidth = 110
 	barHeight  = 20
 	barGap     = 6
@@ -54,35 +54,37 @@ func (r *results) plot() []byte {
 	return drawSVG("rowferry benchmark, "+r.At.Format("2006-01-02"), panels)
 }
 
-// panels picks the figures worth a picture, by their names' beginnings.
+// panels picks the figures worth a picture, by parts of their names.
 func (r *results) panels() []panel {
-	return []panel{
-		r.panel("Drain of a backlog, rows a second (longer is better)", "rows/s", false,
-			"ceiling: broker", "bare loop", "rowferry none", "ceiling: ledger", "bare loop that marks", "rowferry status", "rowferry delete",
-			"Debezium Server, tuned", "Debezium Server, defaults"),
-		r.panel("Commit to consumer, ms, logarithmic (shorter is better)", "ms", true, r.namesWith("commit to consumer")...),
-		r.panel("Peak resident memory, MiB", "MiB", false, r.namesWith("peak memory")...),
-		r.panel("CPU seconds for 100,000 messages, logarithmic (shorter is better)", "s", true, r.namesWith("CPU for 100,000")...),
+	rates := panel{title: "Drain of a backlog, rows a second (longer is better)", unit: "rows/s"}
+	for _, name := range []string{
+		"ceiling: broker", "bare loop", "rowferry none", "ceiling: ledger", "bare loop that marks", "rowferry status", "rowferry delete",
+		rivalTuned + goingOn, rivalDefaults + goingOn,
+	} {
+		rates.add(r.find(name), "")
 	}
-}
-
-func (r *results) namesWith(part string) (names []string) {
+	latency := panel{title: "Commit to consumer, ms, logarithmic (shorter is better)", unit: "ms", log: true}
+	memory := panel{title: "Peak resident memory, MiB", unit: "MiB"}
+	cpu := panel{title: "CPU seconds for 100,000 messages, logarithmic (shorter is better)", unit: "s", log: true}
 	for _, f := range r.Figures {
-		if strings.Contains(f.Name, part) && f.Unit != "ratio" {
-			names = append(names, f.Name)
+		switch {
+		case f.Unit == "ratio" || strings.HasPrefix(f.Name, "growth"):
+		case strings.HasSuffix(f.Name, "p50") || strings.HasSuffix(f.Name, "to consumer p99"):
+			latency.add(f, ", commit to consumer")
+		case strings.Contains(f.Name, "peak memory"):
+			memory.add(f, ", peak memory")
+		case strings.Contains(f.Name, "CPU for 100,000"):
+			cpu.add(f, ", CPU for 100,000 messages")
 		}
 	}
-	return names
+	return []panel{rates, latency, memory, cpu}
 }
 
-func (r *results) panel(title, unit string, log bool, names ...string) panel {
-	p := panel{title: title, unit: unit, log: log}
-	for _, name := range names {
-		if f := r.find(name); f != nil {
-			p.bars = append(p.bars, bar{name, colorOf(name), f.Median})
-		}
+// add makes a figure a bar; leftOut is what the panel's title says already.
+func (p *panel) add(f *figure, leftOut string) {
+	if f != nil {
+		p.bars = append(p.bars, bar{strings.Replace(f.Name, leftOut, "", 1), colorOf(f.Name), f.Median})
 	}
-	return p
 }
 
 func colorOf(name string) string {

@@ -53,9 +53,9 @@ func TestPlotIsWellFormedAndShowsEveryFigure(t *testing.T) {
 	for _, v := range []float64{120_000, 0} { // nothing above zero must not break a scale
 		r.add("rowferry none", v, "rows/s")
 	}
-	r.add("Debezium Server, tuned", 9000, "rows/s")
+	r.add(rivalTuned+goingOn, 9000, "rows/s")
 	r.add("rowferry at 300 tx/s, commit to consumer p50", 0, "ms")
-	r.add("rowferry at 300 tx/s, commit to consumer <p99> & more", 25, "ms")
+	r.add("rowferry at <300> & more tx/s, commit to consumer p99", 25, "ms")
 	var texts []string
 	d := xml.NewDecoder(bytes.NewReader(r.plot()))
 	for {
@@ -72,7 +72,7 @@ func TestPlotIsWellFormedAndShowsEveryFigure(t *testing.T) {
 	}
 	all := strings.Join(texts, "\n")
 	for _, f := range r.Figures {
-		if !strings.Contains(all, f.Name) {
+		if !strings.Contains(all, strings.Replace(f.Name, ", commit to consumer", "", 1)) {
 			t.Errorf("the plot does not show %q", f.Name)
 		}
 	}
