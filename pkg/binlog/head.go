@@ -85,16 +85,17 @@ func (r *headReader) handle(event []byte) error {
 	return nil
 }
 
+// headHeartbeatPeriod is short: a heartbeat tells us that the file holds nothing more
+// yet, and the server that we have gone.
+const headHeartbeatPeriod = 100 * time.Millisecond
+
 // readHead reads the start of a file through a replication stream of its own: no
 // statement tells when a file was made.
 func (r *Reader) readHead(ctx context.Context, flavor string, cfg *mysql.Config, file string) (fileHead, error) {
-	// A heartbeat tells us that the file holds nothing more yet, and the server that we
-	// have gone.
-	const heartbeatPeriod = 100 * time.Millisecond
 	h := &headReader{file: file, flavor: flavor}
 	c := r.dumpConfig(flavor)
 	// Another replica than our own, whose stream the server would end, were it open.
-	c.serverID, c.uuid, c.heartbeatPeriod = 1<<31|rand.Uint32(), newReplicaUUID(), heartbeatPeriod
+	c.serverID, c.uuid, c.heartbeatPeriod = 1<<31|rand.Uint32(), newReplicaUUID(), headHeartbeatPeriod
 	err := c.run(ctx, cfg, &position{flavor: flavor, file: file, offset: fileHeadSize}, h)
 	if !h.done {
 		return fileHead{}, fmt.Errorf("reading the start of %s: %w", file, err)

@@ -75,7 +75,7 @@ func (c *masterConn) answer(text string) (*table, error) {
 		if found := slaveState.FindStringSubmatch(text); found != nil {
 			c.state = found[1]
 		}
-		if strings.Contains(text, "heartbeat_period = 1000000000,") { // one second
+		if strings.Contains(text, fmt.Sprintf("heartbeat_period = %d,", headHeartbeatPeriod.Nanoseconds())) {
 			c.peeks = true
 		}
 		return nil, nil

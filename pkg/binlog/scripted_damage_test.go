@@ -203,7 +203,7 @@ func TestByteByByte(t *testing.T) {
 	}
 }
 
-// A peer that falls silent, wherever, is left after 3.5 heartbeats.
+// A peer that falls silent, wherever, is left after six heartbeats.
 func TestSilentPeer(t *testing.T) {
 	l := threeTransactions(t, mysql84)
 	cases := map[string]func(context.Context) error{}
