@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"runtime"
 	"strings"
 )
@@ -67,4 +68,10 @@ func (b *bench) serverSettings(ctx context.Context) ([]string, error) {
 		s = append(s, "mysql "+name+"="+value)
 	}
 	return append(s, "rocketmq 5.4.0 flushDiskType=ASYNC_FLUSH, JVM "+brokerJVM), nil
+}
+
+// commit names what is measured; "" outside a checkout.
+func commit(ctx context.Context) string {
+	out, _ := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty", "--tags").Output() // best effort: a description
+	return strings.TrimSpace(string(out))
 }

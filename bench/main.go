@@ -95,7 +95,7 @@ func run(ctx context.Context, o options) error {
 	}
 	defer s.stop() //nolint:errcheck // the results are written by then
 	b := &bench{o: o, servers: s, binary: binary, dir: dir,
-		results: results{At: time.Now().UTC(), Machine: describeMachine(), Options: fmt.Sprintf("%+v", o)}}
+		results: results{At: time.Now().UTC(), Commit: commit(ctx), Machine: describeMachine(), Options: fmt.Sprintf("%+v", o)}}
 	if b.results.Settings, err = b.serverSettings(ctx); err != nil {
 		return err
 	}
@@ -111,6 +111,7 @@ type bench struct {
 	binary  string
 	dir     string
 	results results
+	sentMax int64 // the last id of the rows of earlier times; 0: not made yet
 }
 
 // part is something that can be measured alone.

@@ -106,7 +106,7 @@ func (b *bench) memoryWithoutBroker(ctx context.Context, r *relay, schema string
 	if err := b.servers.killBroker(); err != nil {
 		return err
 	}
-	rows := max(unmeasured, b.o.rows/5)
+	rows := b.o.rows / 5
 	if err := b.fill(ctx, schema, rows); err != nil {
 		return errors.Join(err, b.servers.startBroker())
 	}

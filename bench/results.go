@@ -24,6 +24,7 @@ type figure struct {
 // results is what a run writes down.
 type results struct {
 	At       time.Time `json:"at"`
+	Commit   string    `json:"commit"`
 	Machine  machine   `json:"machine"`
 	Settings []string  `json:"settings"`
 	Options  string    `json:"options"`

@@ -9,9 +9,8 @@ import (
 )
 
 const (
-	sustainedRows    = 10     // of one transaction
-	sustainedDefault = 3000   // rows a second, where no drain was measured
-	unmeasured       = 10_000 // rows that stand for a backlog in short parts
+	sustainedRows    = 10   // of one transaction
+	sustainedDefault = 3000 // rows a second, where no drain was measured
 )
 
 // sustained measures rowferry with ledger status under a load below its ceiling: does
