@@ -362,12 +362,12 @@ func (s *stream) decideXA(h header, text string, commit bool) error {
 		return malformed("XA statement with the id %.60q", text)
 	}
 	parked := s.r.parked[x]
+	if parked != nil && commit && parked.outgrown { // kept: the next source says the same
+		return gap("the XA transaction decided at %s:%d was prepared with more outbox rows than are held (%d bytes): they are the sweep's", s.file, s.offset, s.r.cfg.HoldBytesMax)
+	}
 	delete(s.r.parked, x)
 	if parked == nil || !commit {
 		return s.rollback(h)
-	}
-	if parked.outgrown {
-		return gap("the XA transaction decided at %s:%d was prepared with more outbox rows than are held (%d bytes): they are the sweep's", s.file, s.offset, s.r.cfg.HoldBytesMax)
 	}
 	s.tellUnseen(parked.unseen)
 	return s.finish(h, parked.events, parked.skipped)

@@ -21,7 +21,7 @@ func (s *stream) outgrow() {
 // The connection ends here, and the next one begins with it: what was emitted last
 // came before it.
 func (s *stream) readAgain(h header) error {
-	s.r.giant = &giant{gtid: s.tx.gtid, file: s.file, place: s.tx.place, changes: s.tx.changes, committed: s.committed(h)}
+	s.r.giant = &giant{server: s.server, gtid: s.tx.gtid, file: s.file, place: s.tx.place, changes: s.tx.changes, committed: s.committed(h)}
 	return errReadAgain
 }
 
@@ -33,7 +33,7 @@ func (s *stream) recogniseGiant() {
 	if g == nil {
 		return
 	}
-	if !g.is(s.tx.gtid, s.file, s.tx.place) {
+	if !g.is(s.server, s.tx.gtid, s.file, s.tx.place) {
 		s.r.giant = nil
 		return
 	}
