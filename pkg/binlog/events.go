@@ -380,6 +380,9 @@ func (s *stream) commit(h header) error {
 		s.ended = func() error { return s.commit(h) }
 		return nil
 	}
+	if s.tx.emitted {
+		return s.finish(h, nil, 0)
+	}
 	if s.tx.outgrown {
 		return s.readAgain(h)
 	}

@@ -26,18 +26,21 @@ func (s *stream) readAgain(h header) error {
 }
 
 // recogniseGiant tells the second reading of a transaction from the first of any
-// other. It is the first one that a connection brings, or the source has become
-// another and the memory of it is of no use.
+// other. It is the first one that a connection brings, but for some that were emitted
+// already; or the source has become another, and the memory of it is of no use.
 func (s *stream) recogniseGiant() {
 	g := s.r.giant
 	if g == nil {
 		return
 	}
-	if !g.is(s.server, s.tx.gtid, s.file, s.tx.place) {
+	switch {
+	case g.is(s.server, s.tx.gtid, s.file, s.tx.place):
+		s.tx.second = g
+	case g.follows(s.server, s.tx.gtid, s.file, s.tx.place):
+		s.tx.emitted = true
+	default:
 		s.r.giant = nil
-		return
 	}
-	s.tx.second = g
 }
 
 // lastForms is where the last form of the transaction's rows is found.

@@ -279,6 +279,34 @@ func TestGiantIsNotMistaken(t *testing.T) {
 	}
 }
 
+// Two large transactions of one group commit beyond 4 GiB of a file, where no stream can
+// begin: what stands before them comes again, and neither is read for ever.
+func TestGiantBeyond4GiB(t *testing.T) {
+	const script = "anonymous; query BEGIN; map outbox; insert 1=a; xid; " +
+		"anonymous; query BEGIN; map outbox; insert 2=b; insert 3=c; xid; " +
+		"anonymous; query BEGIN; map outbox; insert 4=d; insert 5=e; xid"
+	h := newHand(t, flavorMySQL)
+	r := h.s.r
+	r.cfg.HoldBytesMax = 500
+	r.resume = position{flavor: flavorMySQL, file: "b.1", offset: 4_294_960_000, server: "s"}
+	for range 3 { // connections: to each giant, and to the end
+		h.s = &stream{r: r, ctx: h.s.ctx, emit: h.s.emit, server: "s", head: h.s.head, flavor: flavorMySQL,
+			file: "b.1", offset: r.resume.offset, log: h.s.log, plans: map[uint64]*plan{}}
+		h.logPos = 300 // past 4 GiB
+		if err := h.script(script); err == nil {
+			break
+		} else if !errors.Is(err, errReadAgain) {
+			t.Fatal(err)
+		}
+	}
+	if got, want := fmt.Sprint(ids(eventsOf(h.batches))), "[1 2 3 4 5]"; got != want {
+		t.Errorf("events %s, want %s", got, want)
+	}
+	if r.giant != nil {
+		t.Error("a giant is still waited for")
+	}
+}
+
 // The rows of a prepared transaction that was too large to keep even its keys are the
 // sweep's: their loss is said when, and only if, it commits.
 func TestGiantXA(t *testing.T) {

@@ -280,3 +280,21 @@ func FuzzParsePosition(f *testing.F) {
 		}
 	})
 }
+
+// What a position says of the tables is of its own place, also beyond 4 GiB of a file,
+// where none is saved: a row read again from there on would be taken for one of the columns
+// that the table has later.
+func TestLayoutsBeyond4GiBAreNotSaved(t *testing.T) {
+	var tr tracker
+	tr.start(&position{flavor: flavorMySQL, file: "b.1", offset: 4})
+	before := outbox.Position{Seq: tr.append(gtid{}, &logFile{server: "s", layouts: "before"}), File: "b.1", Offset: 1000}
+	tr.encode(before)
+	beyond := outbox.Position{Seq: tr.append(gtid{}, &logFile{server: "s", layouts: "after"}), File: "b.1", Offset: 5 << 30}
+	p, err := parsePosition(tr.encode(beyond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.layouts != "before" || p.offset != 1000 {
+		t.Errorf("saved %d with the layouts %q", p.offset, p.layouts)
+	}
+}

@@ -111,9 +111,8 @@ func (t *tracker) take(p outbox.Position) {
 	// the last place before it stays the saved one until the next file begins.
 	if last == p.Seq && (t.durable.gtids != nil || p.Offset <= math.MaxUint32) {
 		t.durable.file, t.durable.offset = p.File, p.Offset
-		t.durable.server, t.durable.fileHead = r.log.server, r.log.fileHead
+		t.durable.server, t.durable.fileHead, t.durable.layouts = r.log.server, r.log.fileHead, r.log.layouts
 	}
-	t.durable.layouts = r.log.layouts
 	t.text = ""
 	if r.gtid.gno != 0 {
 		r.gtid.gno += last - r.first + 1

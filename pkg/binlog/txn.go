@@ -25,6 +25,7 @@ type txn struct {
 	bytes    int64     // of rows
 	outgrown bool      // rows are no longer kept
 	second   *giant    // this is the second reading
+	emitted  bool      // it was emitted before, and comes again in front of a giant
 	skipped  int       // on the second reading: rows of earlier pieces that are no events
 	events   uint32    // rows events of outbox tables so far
 	changes  changes
@@ -72,6 +73,14 @@ func (g *giant) is(server string, opened gtid, file string, place uint64) bool {
 		return g.gtid == opened
 	}
 	return opened.gno == 0 && g.file == file && g.place == place
+}
+
+// follows tells whether the transaction just opened stands before g in its file, and so
+// has been emitted already: beyond 4 GiB of a file nothing can begin, but at the last place
+// before that. Without this, g would be read for the first time for ever (test:
+// TestGiantBeyond4GiB).
+func (g *giant) follows(server string, opened gtid, file string, place uint64) bool {
+	return g.server == server && g.gtid.gno == 0 && opened.gno == 0 && g.file == file && place < g.place
 }
 
 // begin forgets whatever was held and opens a transaction.
