@@ -144,6 +144,9 @@ func (r *Reader) reload(ctx context.Context, w *watched) error {
 	if err != nil {
 		return fmt.Errorf("reading the layout of %s again: %w", w.table, err)
 	}
+	if columnsText(l.Columns) != columnsText(w.layouts[0].Columns) {
+		w.known = false // the table was changed without a statement in the log
+	}
 	const layoutsMax = 8
 	w.layouts = append([]*outbox.Layout{l}, w.layouts...)
 	w.layouts = w.layouts[:min(len(w.layouts), layoutsMax)]

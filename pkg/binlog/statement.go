@@ -111,13 +111,14 @@ func behindIntoTable(text []byte) []byte {
 	return nil
 }
 
-// createsTable reads what stands behind CREATE.
+// createsTable reads what stands behind CREATE. Words behind a mark like /*!50000 are not
+// understood, and may say so.
 func createsTable(rest []byte) bool {
 	next, after := word(rest)
 	for next == "OR" || next == "REPLACE" || next == "TEMPORARY" {
 		next, after = word(after)
 	}
-	return next == "TABLE"
+	return next == "TABLE" || next == ""
 }
 
 // identifier reads a name, quoted or not.
@@ -138,7 +139,11 @@ func identifier(text []byte) (name string, rest []byte, ok bool) {
 // columns of tables that it names, other than the one that a CREATE TABLE makes.
 func (st statement) changesColumns() bool {
 	switch st.first {
-	case "CREATE", "TRUNCATE", "ANALYZE", "OPTIMIZE", "REPAIR", "CHECK", "FLUSH", "GRANT", "REVOKE", "SAVEPOINT", "RELEASE":
+	case "CREATE":
+		_, rest := word(st.text)
+		_, _, ok := targetOf(st)
+		return createsTable(rest) && !ok // with comments between its words it can be of any table
+	case "TRUNCATE", "ANALYZE", "OPTIMIZE", "REPAIR", "CHECK", "FLUSH", "GRANT", "REVOKE", "SAVEPOINT", "RELEASE":
 		return false
 	case "DROP":
 		_, rest := word(st.text)

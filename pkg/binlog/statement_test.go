@@ -35,18 +35,23 @@ func TestTargetOf(t *testing.T) {
 
 func TestChangesColumns(t *testing.T) {
 	for text, want := range map[string]bool{
-		"ALTER TABLE outbox DROP a":         true,
-		"RENAME TABLE a TO outbox":          true,
-		"DROP TABLE IF EXISTS outbox":       true,
-		"/*!50100 ALTER TABLE outbox X */":  true,
-		"DROP INDEX i ON outbox":            false,
-		"DROP TRIGGER outbox":               false,
-		"CREATE INDEX i ON outbox (a)":      false,
-		"CREATE TABLE x LIKE outbox":        false, // other than the one it makes
-		"TRUNCATE TABLE outbox":             false,
-		"ANALYZE TABLE outbox":              false,
-		"GRANT SELECT ON outbox TO a":       false,
-		"SOMETHING NEW THAT NAMES `outbox`": true,
+		"ALTER TABLE outbox DROP a":        true,
+		"RENAME TABLE a TO outbox":         true,
+		"DROP TABLE IF EXISTS outbox":      true,
+		"/*!50100 ALTER TABLE outbox X */": true,
+		"DROP INDEX i ON outbox":           false,
+		"DROP TRIGGER outbox":              false,
+		"CREATE INDEX i ON outbox (a)":     false,
+		"CREATE TABLE x LIKE outbox":       false, // other than the one it makes
+		"CREATE VIEW outbox AS SELECT 1":   false,
+
+		"CREATE TABLE /* c */ outbox (a INT)":                    true,
+		"CREATE TABLE /*!32312 IF NOT EXISTS*/ outbox (a INT)":   true,
+		"CREATE OR REPLACE /* c */ TABLE /* d */ outbox (a INT)": true,
+		"TRUNCATE TABLE outbox":                                  false,
+		"ANALYZE TABLE outbox":                                   false,
+		"GRANT SELECT ON outbox TO a":                            false,
+		"SOMETHING NEW THAT NAMES `outbox`":                      true,
 	} {
 		if got := (statement{text: []byte(text)}).classified().changesColumns(); got != want {
 			t.Errorf("%q: %v, want %v", text, got, want)
