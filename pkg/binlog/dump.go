@@ -21,8 +21,8 @@ type receiver interface {
 	// handle takes an event: head and body, without its checksum. They are good until
 	// it returns.
 	handle(event []byte) error
-	// passesOver tells of a large event, by its head and the id that its body begins
-	// with, whether it need not be handed over at all.
+	// passesOver tells of a large event, by its head and the id that the body of rows
+	// begins with, whether it need not be handed over at all.
 	passesOver(h header, tableID uint64) bool
 	// unpack takes a compressed transaction while it arrives. The body ends with io.EOF
 	// only if its checksum was right, so nothing of it may count before that.

@@ -63,12 +63,13 @@ func isHarmless(t replication.EventType) bool {
 	return false
 }
 
-// wantInner declines rows of tables that are not watched, before they are unpacked.
+// wantInner declines rows of tables that are not watched, before they are unpacked, and
+// what says nothing, such as the text of a statement beside its rows.
 func (s *stream) wantInner(h header, tableID uint64) bool {
 	if _, isRows := formatOf(h.kind); isRows {
 		return s.plans[tableID] != nil
 	}
-	return true
+	return !isHarmless(h.kind)
 }
 
 // tableMap notes whether the rows under a table id matter. Ids are given again

@@ -73,7 +73,7 @@ func (p *incoming) judge() error {
 	}
 	_, isRows := formatOf(p.head.kind)
 	switch {
-	case isRows && p.to.passesOver(p.head, littleEndian(event[replication.EventHeaderSize:][:tableIDSize])):
+	case (isRows || isHarmless(p.head.kind)) && p.to.passesOver(p.head, littleEndian(event[replication.EventHeaderSize:][:tableIDSize])):
 		p.taken = true
 	case p.head.kind == replication.TRANSACTION_PAYLOAD_EVENT && p.size >= unpackBytes:
 		p.taken = true

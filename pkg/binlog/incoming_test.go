@@ -179,6 +179,32 @@ func TestLyingPackets(t *testing.T) {
 	}
 }
 
+// The text of a statement that stands beside its rows (binlog_rows_query_log_events, the
+// annotations of MariaDB) is of any size, and is not gathered.
+func TestLargeEventsThatSayNothing(t *testing.T) {
+	h := newHand(t, flavorMySQL)
+	for _, kind := range []replication.EventType{replication.ROWS_QUERY_EVENT, replication.MARIADB_ANNOTATE_ROWS_EVENT} {
+		in := &incoming{to: h.s, checksums: true}
+		packet := withChecksum(h.raw(kind, make([]byte, 20<<20)))
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		if err := arrive(in, packet, func() int { return 16 << 10 }); err != nil {
+			t.Fatal(err)
+		}
+		runtime.ReadMemStats(&after)
+		if more := after.TotalAlloc - before.TotalAlloc; more > 1<<20 {
+			t.Errorf("event of type %d: %d KiB allocated", kind, more>>10)
+		}
+		if h.s.offset != uint64(h.logPos) {
+			t.Errorf("event of type %d: the position stands at %d, want %d", kind, h.s.offset, h.logPos)
+		}
+		packet[len(packet)/2]++
+		if err := arrive(in, packet, func() int { return 16 << 10 }); !errors.Is(err, errMalformed) {
+			t.Errorf("damaged event of type %d gave %v", kind, err)
+		}
+	}
+}
+
 // A compressed transaction that stays large on the wire is neither gathered nor held.
 func TestLargeCompressedTransactionIsStreamed(t *testing.T) {
 	const rows, randomBytes = 40_000, 900

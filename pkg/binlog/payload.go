@@ -51,7 +51,10 @@ func (p *payloadReader) fields() (compression uint64, err error) {
 		}
 		const sizeMax = 1 << 10 // of fields that may come to be
 		v := make([]byte, min(size, sizeMax))
-		if _, err := io.ReadFull(p.src, v); err != nil || size > sizeMax {
+		if _, err := io.ReadFull(p.src, v); err != nil {
+			return 0, fmt.Errorf("compressed transaction: %w: %w", errMalformed, err) // err may be of the connection
+		}
+		if size > sizeMax {
 			return 0, malformed("field of %d bytes in a compressed transaction", size)
 		}
 		if c := (cursor{b: v}); kind == payloadCompression {

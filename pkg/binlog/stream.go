@@ -70,7 +70,7 @@ func (s *stream) unpack(h header, body io.Reader) error {
 	})
 }
 
-// passesOver declines rows of tables that are not watched.
+// passesOver declines rows of tables that are not watched, and what says nothing.
 func (s *stream) passesOver(h header, tableID uint64) bool {
 	if s.wantInner(h, tableID) {
 		return false
