@@ -58,6 +58,11 @@ lint: format ## gofmt, go vet and golangci-lint (its first run builds it, which 
 format: ## fail if a file is not formatted by gofmt
 	@files=$$(gofmt -l $$(git ls-files '*.go')); if [[ -n "$$files" ]]; then echo "not formatted by gofmt:"; echo "$$files"; exit 1; fi
 
+.PHONY: benchmarks
+benchmarks: ## run the benchmarks of the hot paths once (BENCHTIME=1s to measure)
+	go test -run '^$$' -bench 'Stream|GTIDAdd|Route|Encode|Watermark' -benchmem -benchtime $(or $(BENCHTIME),1x) \
+		./pkg/binlog ./pkg/relay ./pkg/router ./pkg/router/rocketmq
+
 .PHONY: bench
 bench: servers ## measure beside ceilings and a bare loop; RIVAL=1: Debezium Server too; GROWTH=1: ten times more of everything
 	go run ./bench $(if $(RIVAL),--rival) $(if $(GROWTH),--growth) $(BENCH_FLAGS)

@@ -84,3 +84,20 @@ func TestWatermarkIsNotMovedByOurOwnWrites(t *testing.T) {
 		t.Fatal("somebody else's transaction did not move the watermark")
 	}
 }
+
+// A stall of a slow event in front of many transactions, and its end.
+func BenchmarkWatermark(b *testing.B) {
+	const transactions = 1000
+	slots := make([]*slot, transactions)
+	b.ReportAllocs()
+	var w watermark
+	for b.Loop() {
+		for i := range slots {
+			slots[i] = w.add(1, outbox.Position{Seq: uint64(i + 1)}, false)
+		}
+		for i := range slots { // the oldest last
+			w.finish(slots[len(slots)-1-i])
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/transactions, "ns/event")
+}
