@@ -69,7 +69,7 @@ func TestReadyz(t *testing.T) {
 		{"leading, asked for", fakeRelay{status: Status{Leader: true}}, "?leader=1", 200, Ready, ""},
 		{"a gap and not leading, asked for", fakeRelay{status: Status{Gap: true}}, "?leader=1", 503, Unready, "this relay does not lead"},
 		{"not ready", fakeRelay{reasons: []string{"a", "b"}, status: Status{Gap: true}}, "", 503, Unready, "a;b"},
-		{"a parked topic", fakeRelay{status: Status{Parked: []string{"orders"}}}, "", 200, Degraded, "topic orders is parked"},
+		{"a parked topic", fakeRelay{status: Status{Parked: []Parked{{Lane: "orders/3", Reason: "topic_missing"}}}}, "", 200, Degraded, "orders/3 is parked: topic_missing"},
 		{"a gap", fakeRelay{status: Status{Gap: true}}, "", 200, Degraded, "a part of the binlog was lost; the sweep is looking for its rows"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -99,8 +99,8 @@ func (s *Server) readiness(status Status) Readiness {
 // degraded returns what needs a look although events are published.
 func degraded(s Status) []string {
 	var reasons []string
-	for _, topic := range s.Parked {
-		reasons = append(reasons, "topic "+topic+" is parked")
+	for _, p := range s.Parked {
+		reasons = append(reasons, p.Lane+" is parked: "+p.Reason)
 	}
 	if s.Gap {
 		reasons = append(reasons, "a part of the binlog was lost; the sweep is looking for its rows")
@@ -111,7 +111,7 @@ func degraded(s Status) []string {
 func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
 	status := s.config.Relay.Status()
 	if status.Parked == nil {
-		status.Parked = []string{} // a list, also when empty
+		status.Parked = []Parked{} // a list, also when empty
 	}
 	s.writeJSON(w, http.StatusOK, status)
 }

@@ -5,6 +5,7 @@ import (
 	"html/template"
 	"net/http"
 	"strconv"
+	"strings"
 )
 
 // page is the status page: a table that reloads itself, without scripts, so that
@@ -69,6 +70,7 @@ func rows(s Status) [][2]string {
 		{"published from the binlog", strconv.FormatUint(s.Published.Binlog, 10)},
 		{"published by the sweep", strconv.FormatUint(s.Published.Sweep, 10)},
 		{"in flight", count(s.Inflight.Events) + " events, " + count(s.Inflight.Bytes) + " bytes"},
+		{"parked", parked(s.Parked)},
 		{"source", s.Source.Address + " " + s.Source.Flavor},
 		{"connected", yes(s.Source.Connected)},
 		{"reads at", s.Source.Position},
@@ -81,4 +83,16 @@ func rows(s Status) [][2]string {
 		{"gap", yes(s.Gap)},
 		{"last error", s.LastError},
 	}
+}
+
+// parked names the lanes that are parked, with the reasons.
+func parked(lanes []Parked) string {
+	if len(lanes) == 0 {
+		return "none"
+	}
+	names := make([]string, len(lanes))
+	for i, p := range lanes {
+		names[i] = p.Lane + " (" + p.Reason + ")"
+	}
+	return strings.Join(names, ", ")
 }

@@ -16,7 +16,7 @@ type Status struct {
 	Backlog    Backlog    `json:"backlog"`
 	Published  Published  `json:"published"`
 	Inflight   Inflight   `json:"inflight"`
-	Parked     []string   `json:"parked"`     // topics whose lanes are parked
+	Parked     []Parked   `json:"parked"`
 	LastError  string     `json:"last_error"` // without secrets and payloads; empty: none
 }
 
@@ -55,6 +55,13 @@ type Published struct {
 type Inflight struct {
 	Events int64 `json:"events"`
 	Bytes  int64 `json:"bytes"`
+}
+
+// Parked is a topic or a lane whose events are left PENDING until it takes messages again.
+type Parked struct {
+	Lane   string    `json:"lane"`   // topic/number, or a topic whose lanes are not known
+	Reason string    `json:"reason"` // of the newest failure
+	Since  time.Time `json:"since"`
 }
 
 // Seconds turns a duration into what Status holds, to the millisecond.

@@ -47,7 +47,7 @@ func (r *Relay) Status() admin.Status {
 	st := admin.Status{
 		Name: r.cfg.Name, Version: version.Get().Version, Mode: r.cfg.Mode, Leader: s != nil, Gap: r.gapOpen(),
 		Published: admin.Published{Binlog: m.published[outbox.FromBinlog].Load(), Sweep: m.published[outbox.FromSweep].Load()},
-		Source:    admin.Source{Address: r.cfg.Source().Addr()}, Parked: []string{},
+		Source:    admin.Source{Address: r.cfg.Source().Addr()}, Parked: []admin.Parked{},
 	}
 	r.mu.Lock()
 	st.LastError = cmp.Or(r.lastErr, r.waiting)
@@ -62,6 +62,9 @@ func (r *Relay) Status() admin.Status {
 func (r *Relay) fillSession(st *admin.Status, s *session) {
 	use := s.engine.Usage()
 	st.Inflight = admin.Inflight{Events: use.Events, Bytes: use.Bytes}
+	for _, p := range use.Parked {
+		st.Parked = append(st.Parked, admin.Parked{Lane: p.Name, Reason: p.Reason, Since: p.Since})
+	}
 	wrong := []string{st.LastError}
 	for _, lane := range slices.Sorted(maps.Keys(use.Failing)) {
 		wrong = append(wrong, lane+": "+use.Failing[lane])
@@ -249,7 +252,7 @@ func Status(ctx context.Context, cfg *config.Config, log zerolog.Logger) (admin.
 func statusFromStore(ctx context.Context, cfg *config.Config, store *Store, log zerolog.Logger) (admin.Status, error) {
 	st := admin.Status{
 		Name: cfg.Name, Version: version.Get().Version, Mode: cfg.Mode,
-		Source: admin.Source{Address: cfg.Source().Addr()}, Parked: []string{},
+		Source: admin.Source{Address: cfg.Source().Addr()}, Parked: []admin.Parked{},
 	}
 	if err := store.Learn(ctx); err != nil {
 		return st, err
@@ -294,13 +297,22 @@ func PrintStatus(w io.Writer, st admin.Status) error {
 		{"checkpoint", st.Checkpoint.Position}, {"checkpoint age", seconds(st.Checkpoint.AgeSeconds)}, {"epoch", st.Checkpoint.Epoch},
 		{"gap", st.Gap}, {"pending rows", st.Backlog.Pending}, {"oldest", seconds(st.Backlog.OldestSeconds)}, {"failed rows", st.Backlog.Failed},
 		{"published by the binlog path", st.Published.Binlog}, {"published by the sweep", st.Published.Sweep},
-		{"in flight", fmt.Sprintf("%d events, %d bytes", st.Inflight.Events, st.Inflight.Bytes)}, {"last error", st.LastError},
+		{"in flight", fmt.Sprintf("%d events, %d bytes", st.Inflight.Events, st.Inflight.Bytes)}, {"parked", parkedText(st.Parked)}, {"last error", st.LastError},
 	} {
 		if _, err := fmt.Fprintf(t, "%s\t%v\n", row[0], row[1]); err != nil {
 			return err
 		}
 	}
 	return t.Flush()
+}
+
+// parkedText is one line for each lane that is parked.
+func parkedText(lanes []admin.Parked) string {
+	text := make([]string, len(lanes))
+	for i, p := range lanes {
+		text[i] = fmt.Sprintf("%s: %s, since %s", p.Lane, p.Reason, p.Since.Format(time.RFC3339))
+	}
+	return strings.Join(text, "\n\t")
 }
 
 func seconds(s *float64) string {

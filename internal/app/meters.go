@@ -105,7 +105,9 @@ func (r *Relay) hooks(s *session) relay.Hooks {
 		},
 		Deferred: func(table outbox.Table, reason string) {
 			m.EventsDeferred.WithLabelValues(table.String(), reason).Inc()
-			s.trigger()
+			if reason != relay.DeferredParked { // those wait for their lane
+				s.trigger()
+			}
 		},
 		Marked:   func(kind outbox.OutcomeKind, rows int) { m.Marked.WithLabelValues(kind.String()).Add(float64(rows)) },
 		Recorded: func(took time.Duration) { m.MarkDurationSeconds.Observe(took.Seconds()) },
@@ -158,12 +160,14 @@ func (m *meters) poll(r *Relay) {
 	if s == nil {
 		m.BinlogConnected.Set(0)
 		m.LeaderEpoch.Set(0)
+		m.ParkedLanes.Set(0)
 		return
 	}
 	m.LeaderEpoch.Set(float64(s.epoch))
 	use := s.engine.Usage()
 	m.InflightEvents.Set(float64(use.Events))
 	m.InflightBytes.Set(float64(use.Bytes))
+	m.ParkedLanes.Set(float64(len(use.Parked)))
 	m.CheckpointAgeSeconds.Set(s.checkpointAge(use).Seconds())
 	if s.reader != nil {
 		m.pollReader(s.reader.State())

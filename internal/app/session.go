@@ -217,6 +217,9 @@ func (r *Relay) engineConfig(s *session, begun checkpoint.Checkpoint, lock *lead
 	}
 	if r.kind != config.LedgerNone {
 		c.Ledger = s.ledger
+		if r.cfg.Mode == config.ModeAuto && everyStatus(r.store.Layouts) { // a sweep finds what is left PENDING
+			c.ParkAfter = r.cfg.LaneParkAfter
+		}
 	} else {
 		c.Dead = r.deadLetters(s)
 	}

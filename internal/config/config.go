@@ -78,7 +78,7 @@ type Config struct {
 	RouteRules    List          `env:"ROUTE_RULES" shown:"none" desc:"Comma list of PATTERN=TOPIC[:TAG] on the event type, the first match wins; PATTERN=- drops the event (counted, marked SENT)."`
 	RouteKey      string        `env:"ROUTE_KEY" envDefault:"{aggregate_id}" desc:"Template of the ordering key, over the same names, {aggregate_id} and {id}: events of one key stay in order."`
 	UIDPrefix     string        `env:"UID_PREFIX" shown:"none" desc:"Put before every outbox_uid, to tell shards apart."`
-	LaneParkAfter time.Duration `env:"LANE_PARK_AFTER" envDefault:"30s" min:"1s" desc:"A lane failing this long, while others work, is parked."`
+	LaneParkAfter time.Duration `env:"LANE_PARK_AFTER" envDefault:"30s" min:"1s" desc:"Events that cannot be sent for this long (a tenth of it while they fill a quarter of what may be in flight), because their topic is missing or refused, or while others can be sent, are left PENDING and swept later, in order. With LEDGER=none or MODE=tail they wait."`
 	SendRateMax   int           `env:"SEND_RATE_MAX" envDefault:"0" min:"0" max:"10000000" shown:"0 (no limit)" desc:"Events a second."`
 
 	Sink                string        `env:"SINK" envDefault:"rocketmq" oneof:"rocketmq,stdout" group:"Publishing" desc:"Where events go; stdout prints one JSON line each."`

@@ -35,7 +35,7 @@ func TestMistakes(t *testing.T) {
 		{"OUTBOX_LEASE=8s", `ROWFERRY_OUTBOX_LEASE=8s must be longer than ROWFERRY_SEND_TIMEOUT=8s`},
 		{"OUTBOX_RETENTION=24h", `ROWFERRY_OUTBOX_RETENTION: purging by the running relay is not available in this version`},
 		{"ON_DEAD=block", `ROWFERRY_ON_DEAD: block is not available in this version`},
-		{"LANE_PARK_AFTER=30s", `ROWFERRY_LANE_PARK_AFTER: parking of lanes is not available`},
+		{"LANE_PARK_AFTER=0s", `ROWFERRY_LANE_PARK_AFTER`},
 		{"SEND_RATE_MAX=100", `ROWFERRY_SEND_RATE_MAX: a limit of the sending rate is not available`},
 		{"STORE_DSN=a:b@tcp(x)/", `ROWFERRY_STORE_DSN names no schema`},
 		{"STORE_DSN=nonsense", `ROWFERRY_STORE_DSN: not of the form user:password@tcp(host:3306)/schema`},

@@ -31,6 +31,7 @@ type Metrics struct {
 	BacklogOldestAgeSeconds *prometheus.GaugeVec // table
 	InflightEvents          prometheus.Gauge
 	InflightBytes           prometheus.Gauge
+	ParkedLanes             prometheus.Gauge
 
 	FenceRoundTripSeconds           prometheus.Gauge
 	BinlogConnected                 prometheus.Gauge
@@ -104,6 +105,7 @@ func (m *Metrics) addBacklog(f factory) {
 	m.BacklogOldestAgeSeconds = f.gauges("backlog_oldest_age_seconds", "Age of the oldest row that is not sent, by the clock of the database.", "table")
 	m.InflightEvents = f.gauge("inflight_events", "Events read but not finished.")
 	m.InflightBytes = f.gauge("inflight_bytes", "Bytes of the events read but not finished.")
+	m.ParkedLanes = f.gauge("parked_lanes", "Topics and lanes whose events are left PENDING until they take messages again.")
 }
 
 func (m *Metrics) addBinlog(f factory) {

@@ -39,6 +39,7 @@ rowferry_leader GAUGE
 rowferry_leader_epoch GAUGE
 rowferry_mark_duration_seconds HISTOGRAM
 rowferry_marked_total COUNTER outcome
+rowferry_parked_lanes GAUGE
 rowferry_paused GAUGE
 rowferry_send_batch_events HISTOGRAM
 rowferry_send_duration_seconds HISTOGRAM

@@ -36,6 +36,29 @@ func RocketMQ(tb testing.TB, conf ...string) *Broker {
 	return b
 }
 
+// Beside starts another broker, of its own name, on the name server of b. What it is
+// told to do concerns the new one alone: its topics are on no other.
+func (b *Broker) Beside(tb testing.TB, conf ...string) *Broker {
+	tb.Helper()
+	dir, err := newDir("rocketmq")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	mq := BrokerServer{
+		Dir: filepath.Join(dir, "broker"), Port: FreePort(BrokerPortSpan), NameServer: b.nameServer,
+		Conf: append([]string{"brokerName=" + filepath.Base(dir)}, conf...),
+	}
+	other := &Broker{nameServer: b.nameServer, brokers: []string{mq.Addr()}, dir: dir, mqServer: mq}
+	tb.Cleanup(other.discard)
+	if other.mq, err = mq.Launch(Launcher{}); err == nil {
+		err = mq.Await(other.mq)
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return other
+}
+
 // startRocketMQ returns a Broker with an error too, for what it started to be discarded.
 func startRocketMQ(conf []string) (*Broker, error) {
 	dir, err := newDir("rocketmq")

@@ -12,6 +12,8 @@
 //     back.
 //   - Candidates are read without locks, claimed by primary key where the table
 //     has claim columns, and sent through the same lanes as the tail's events.
+//   - Parked lanes reopen with a pass that takes rows of any age, and with what the
+//     engine asks for behind it (see [Engine]).
 //   - A pass pages by age and ends at a short page; a page that cannot be sent
 //     does not hide the rows behind it.
 package fallback

@@ -31,6 +31,12 @@ type world struct {
 	inFlight map[string]bool // the tail has them
 	gaveBack map[string]bool // topics that gave a row back in this pass
 	away     bool
+	parked   map[string]bool // topics that are parked
+	reopens  bool            // BeginPass says so
+	later    [][]outbox.Key  // what Reopen gives, call by call
+	passed   []string        // ids given to PassOver
+	locked   map[string]bool // rows that cannot be claimed
+	graces   []time.Duration // given to Pages
 	steps    []string
 	sent     []string
 
@@ -64,8 +70,9 @@ func (w *world) pending(t outbox.Table, topic string, n int) {
 
 func topicOf(id string) string { topic, _, _ := strings.Cut(id, "-"); return topic }
 
-func (w *world) Pages(t outbox.Table, _ time.Duration, limit int) func(context.Context) ([]string, error) {
+func (w *world) Pages(t outbox.Table, grace time.Duration, limit int) func(context.Context) ([]string, error) {
 	w.mu.Lock()
+	w.graces = append(w.graces, grace)
 	left := slices.Clone(w.rows[t])
 	w.mu.Unlock()
 	return func(ctx context.Context) ([]string, error) {
@@ -95,7 +102,7 @@ func (w *world) Claim(_ context.Context, _ outbox.Table, ids []string, token str
 	w.step("claim %d", len(ids))
 	var got []string
 	for _, id := range slices.Backward(ids) {
-		if _, gone := w.status[id]; !gone {
+		if _, gone := w.status[id]; !gone && !w.locked[id] {
 			w.claimed[id] = token
 			got = append(got, id)
 		}
@@ -126,22 +133,45 @@ func (w *world) Load(_ context.Context, t outbox.Table, ids []string) ([]*outbox
 	return events, states, nil
 }
 
-func (w *world) BeginPass() {
+func (w *world) BeginPass(context.Context) (bool, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.gaveBack, w.away = map[string]bool{}, false
+	return w.reopens, nil
 }
 
-func (w *world) Passable(events []*outbox.Event) []*outbox.Event {
+func (w *world) Reopen(context.Context) ([]outbox.Key, bool, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var passable []*outbox.Event
+	w.step("reopen")
+	if len(w.later) == 0 {
+		return nil, false, nil
+	}
+	rows := w.later[0]
+	w.later = w.later[1:]
+	return rows, true, nil
+}
+
+func (w *world) HasParked() bool { return len(w.parked) > 0 }
+
+func (w *world) PassOver(ev *outbox.Event) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.passed = append(w.passed, ev.ID)
+}
+
+func (w *world) Passable(events []*outbox.Event) (passable []*outbox.Event, parked int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	for _, ev := range events {
-		if !w.gaveBack[ev.Topic] {
+		switch {
+		case w.parked[ev.Topic]:
+			parked++
+		case !w.gaveBack[ev.Topic]:
 			passable = append(passable, ev)
 		}
 	}
-	return passable
+	return passable, parked
 }
 
 func (w *world) Away() bool {

@@ -18,8 +18,8 @@ import (
 type Rows interface {
 	// Pages returns a function that gives, call by call, the ids of the rows that
 	// may be swept, oldest first: PENDING ones older than grace (by the database's
-	// clock) or dated in the future, and claimed ones whose lease has run out. A
-	// page shorter than limit is the last.
+	// clock) or dated in the future, and claimed ones whose lease has run out. With
+	// AnyAge for the grace, all PENDING ones. A page shorter than limit is the last.
 	Pages(table outbox.Table, grace time.Duration, limit int) func(context.Context) ([]string, error)
 	// Claim makes rows PROCESSING under token and returns those that it got. Where
 	// the table has no claim columns it returns all of them, and held is false.
@@ -30,10 +30,20 @@ type Rows interface {
 
 // Engine sends what the sweep has found.
 type Engine interface {
-	// BeginPass begins a pass; within one the engine keeps the order of each key.
-	BeginPass()
-	// Passable leaves out what would be given back unsent in this pass.
-	Passable(events []*outbox.Event) []*outbox.Event
+	// BeginPass begins a pass; within one the engine keeps the order of each key. When
+	// lanes are to reopen, the pass must take rows of any age.
+	BeginPass(ctx context.Context) (reopening bool, err error)
+	// Reopen follows a pass with reopening lanes that came to the end of all tables: it
+	// gives rows to be sent, in this order, before the next call, while more is true.
+	Reopen(ctx context.Context) (rows []outbox.Key, more bool, err error)
+	// HasParked reports whether there are lanes whose rows are passed over.
+	HasParked() bool
+	// PassOver tells that a row of this pass could not be taken, so that those behind
+	// it in its lane are not sent before it.
+	PassOver(*outbox.Event)
+	// Passable leaves out what would be given back unsent in this pass, and says how
+	// much of that belongs to parked lanes.
+	Passable(events []*outbox.Event) (passable []*outbox.Event, parked int)
 	// Away reports whether rows of this pass went back for want of a broker, and
 	// not for a reason of their topic's own.
 	Away() bool
@@ -68,6 +78,9 @@ type Config struct {
 	Logger zerolog.Logger
 }
 
+// AnyAge, for a grace, is none: rows are taken whatever their date.
+const AnyAge = -time.Second
+
 // stretchPages is how many pages share one fence.
 const stretchPages = 10
 
@@ -83,6 +96,7 @@ type Sweeper struct {
 	trigger chan struct{}
 	pass    sync.Mutex // one pass at a time in a process
 	pages   atomic.Uint64
+	reopens atomic.Bool // the newest pass had lanes to reopen
 	lastErr string
 }
 
@@ -121,7 +135,8 @@ func (s *Sweeper) Run(ctx context.Context) {
 			return
 		}
 		s.report(err)
-		if err != nil || (tally.Released > 0 && tally.Sent == 0) {
+		// A pass with lanes to reopen may have to be repeated, and is cheap if not.
+		if err != nil || (tally.Released > 0 && tally.Sent == 0) || s.reopens.Load() {
 			failures++
 		} else {
 			failures = 0
@@ -158,12 +173,21 @@ func (s *Sweeper) Pass(ctx context.Context) (outbox.Tally, error) {
 	s.pass.Lock()
 	defer s.pass.Unlock()
 	start := time.Now()
-	s.cfg.Engine.BeginPass()
 	p := pass{s: s}
 	var errs []error
+	var err error
+	if p.reopening, err = s.cfg.Engine.BeginPass(ctx); err != nil {
+		return outbox.Tally{}, fmt.Errorf("beginning to reopen lanes: %w", err)
+	}
+	s.reopens.Store(p.reopening)
 	for _, t := range s.cfg.Tables {
 		if err := p.sweepTable(ctx, t); err != nil {
 			errs = append(errs, fmt.Errorf("sweeping %s: %w", t, err))
+		}
+	}
+	if p.reopening && len(errs) == 0 && !p.cut {
+		if err := p.reopen(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("reopening lanes: %w", err))
 		}
 	}
 	if p.unfenced && s.cfg.Tail != nil {
@@ -181,11 +205,12 @@ func (s *Sweeper) Pass(ctx context.Context) (outbox.Tally, error) {
 
 // pass is the state of one Pass.
 type pass struct {
-	s        *Sweeper
-	unfenced bool // the tail was down: go on without fences
-	barren   int  // pages in a row of which nothing could be sent
-	cut      bool // a table was not swept to its end
-	tally    outbox.Tally
+	s         *Sweeper
+	reopening bool // lanes are to reopen: rows of any age
+	unfenced  bool // the tail was down: go on without fences
+	barren    int  // pages in a row of which nothing could be sent
+	cut       bool // a table was not swept to its end
+	tally     outbox.Tally
 }
 
 // sweepTable takes a stretch of candidates, waits until the tail has passed them,
@@ -196,7 +221,11 @@ type pass struct {
 // about to send is sent by both. Shown by TestSweepTakesNothingTheTailWillSend.
 func (p *pass) sweepTable(ctx context.Context, table outbox.Table) error {
 	cfg := &p.s.cfg
-	next := cfg.Rows.Pages(table, cfg.Grace, cfg.BatchSize)
+	grace := cfg.Grace
+	if p.reopening {
+		grace = AnyAge
+	}
+	next := cfg.Rows.Pages(table, grace, cfg.BatchSize)
 	for last := false; !last; {
 		var pages [][]string
 		for len(pages) < stretchPages && !last {
@@ -214,6 +243,10 @@ func (p *pass) sweepTable(ctx context.Context, table outbox.Table) error {
 		}
 		if err := p.waitForTail(ctx); err != nil {
 			return err
+		}
+		if p.reopening && p.unfenced { // lanes reopen only behind a tail that is there
+			p.reopening = false
+			return p.sweepTable(ctx, table)
 		}
 		for _, ids := range pages {
 			if err := p.sendPage(ctx, table, ids); err != nil {
@@ -254,8 +287,9 @@ func (p *pass) waitForTail(ctx context.Context) error {
 // sendPage sends what may be sent of one page.
 //
 // What must hold: a page that goes nowhere does not end the pass while only some
-// topics cannot be sent to. Otherwise their rows, which become the oldest ones, hide
-// all others. Shown by TestDeadTopicHidesNoRows.
+// topics cannot be sent to, and however many of their rows there are. Otherwise these,
+// which become the oldest ones, hide all others. Shown by TestDeadTopicHidesNoRows and
+// TestParkedLaneHidesNoRows.
 func (p *pass) sendPage(ctx context.Context, table outbox.Table, ids []string) error {
 	cfg := &p.s.cfg
 	free := cfg.Engine.Reserve(table, ids)
@@ -263,64 +297,124 @@ func (p *pass) sendPage(ctx context.Context, table outbox.Table, ids []string) e
 		return nil
 	}
 	token := fmt.Sprintf("%s-%d", cfg.TokenPrefix, p.s.pages.Add(1))
-	events, held, err := p.take(ctx, table, free, token)
-	cfg.Engine.Unreserve(table, notIn(free, events))
+	got, err := p.take(ctx, table, free, token)
+	cfg.Engine.Unreserve(table, notIn(free, got.events))
 	if err != nil {
 		return err
 	}
-	if !held {
+	if !got.held {
 		token = ""
 	}
-	tally, err := cfg.Engine.Submit(ctx, events, token)
+	tally, err := cfg.Engine.Submit(ctx, got.events[:got.before], token)
+	if len(got.locked) > 0 && err == nil {
+		for _, ev := range got.locked {
+			cfg.Engine.PassOver(ev)
+		}
+		var more outbox.Tally
+		more, err = cfg.Engine.Submit(ctx, got.events[got.before:], token)
+		tally.Add(more)
+	}
 	p.tally.Add(tally)
-	if tally.Sent+tally.Failed+tally.Attempts > 0 {
+	switch {
+	case tally.Sent+tally.Failed+tally.Attempts > 0:
 		p.barren = 0
-	} else {
+	case !got.parked:
 		p.barren++
 	}
 	return err
 }
 
-// take claims rows and reads those that it got and that are still to be sent, in
-// the order of ids.
-func (p *pass) take(ctx context.Context, table outbox.Table, ids []string, token string) (events []*outbox.Event, held bool, err error) {
-	if p.tally.Released > 0 {
-		if ids, err = p.passable(ctx, table, ids); err != nil || len(ids) == 0 {
-			return nil, false, err
+// reopen sends what was deferred during the pass, until the engine has opened the lanes.
+func (p *pass) reopen(ctx context.Context) error {
+	for {
+		rows, more, err := p.s.cfg.Engine.Reopen(ctx)
+		if err != nil || !more {
+			return err
+		}
+		for len(rows) > 0 {
+			table, ids := rows[0].Table, []string(nil)
+			for len(rows) > 0 && rows[0].Table == table && len(ids) < p.s.cfg.BatchSize {
+				ids, rows = append(ids, rows[0].ID), rows[1:]
+			}
+			if err := p.sendPage(ctx, table, ids); err != nil {
+				return err
+			}
 		}
 	}
-	got, held, err := p.s.cfg.Rows.Claim(ctx, table, ids, token)
-	if err != nil {
-		return nil, false, fmt.Errorf("claiming rows: %w", err)
-	}
-	claimed := inOrder(ids, got)
-	if len(claimed) == 0 {
-		return nil, held, nil
-	}
-	rows, status, err := p.s.cfg.Rows.Load(ctx, table, claimed)
-	if err != nil {
-		return nil, held, fmt.Errorf("reading rows: %w", err)
-	}
-	for _, ev := range rows {
-		if st := status[ev.ID]; st == outbox.Pending || (held && st == outbox.Processing) {
-			events = append(events, ev)
-		}
-	}
-	return events, held, nil
 }
 
-// passable leaves out the rows that would only be claimed to be given back. It
-// reads them once more than needed, so it is for passes that meet trouble.
-func (p *pass) passable(ctx context.Context, table outbox.Table, ids []string) ([]string, error) {
+// taken is what a page has come to.
+type taken struct {
+	events []*outbox.Event // to be sent, in the order of the page
+	held   bool            // they are claimed
+	parked bool            // none was asked for: all rows belong to parked lanes
+	locked []*outbox.Event // rows that somebody keeps locked; looked for only while lanes reopen
+	before int             // so many of the events come before the first of those
+}
+
+// take claims rows and reads those that it got and that are still to be sent.
+func (p *pass) take(ctx context.Context, table outbox.Table, ids []string, token string) (t taken, err error) {
+	rows := p.s.cfg.Rows
+	if p.tally.Released > 0 || p.s.cfg.Engine.HasParked() {
+		ids, t.parked, err = p.passable(ctx, table, ids)
+		if err != nil || len(ids) == 0 {
+			return t, err
+		}
+	}
+	got, held, err := rows.Claim(ctx, table, ids, token)
+	if err != nil {
+		return t, fmt.Errorf("claiming rows: %w", err)
+	}
+	t.held = held
+	looked := inOrder(ids, got)
+	missed := p.reopening && len(looked) < len(ids)
+	if missed {
+		looked = ids // the others may be PENDING still
+	}
+	if len(looked) == 0 {
+		return t, nil
+	}
+	events, status, err := rows.Load(ctx, table, looked)
+	if err != nil {
+		return t, fmt.Errorf("reading rows: %w", err)
+	}
+	t.sort(events, status, got)
+	return t, nil
+}
+
+// sort tells the rows that were got from those that are PENDING and were not.
+func (t *taken) sort(events []*outbox.Event, status map[string]outbox.Status, got []string) {
+	mine := make(map[string]bool, len(got))
+	for _, id := range got {
+		mine[id] = true
+	}
+	for _, ev := range events {
+		st := status[ev.ID]
+		switch {
+		case mine[ev.ID] && (st == outbox.Pending || t.held && st == outbox.Processing):
+			t.events = append(t.events, ev)
+			if len(t.locked) == 0 {
+				t.before++
+			}
+		case !mine[ev.ID] && st == outbox.Pending:
+			t.locked = append(t.locked, ev)
+		}
+	}
+}
+
+// passable leaves out the rows that would only be claimed to be given back, and reports
+// whether all rows belong to parked lanes. It reads them once more than needed, so it
+// is for passes that meet trouble.
+func (p *pass) passable(ctx context.Context, table outbox.Table, ids []string) (passable []string, parked bool, err error) {
 	rows, _, err := p.s.cfg.Rows.Load(ctx, table, ids)
 	if err != nil {
-		return nil, fmt.Errorf("reading rows: %w", err)
+		return nil, false, fmt.Errorf("reading rows: %w", err)
 	}
-	var passable []string
-	for _, ev := range p.s.cfg.Engine.Passable(rows) {
+	events, n := p.s.cfg.Engine.Passable(rows)
+	for _, ev := range events {
 		passable = append(passable, ev.ID)
 	}
-	return passable, nil
+	return passable, n > 0 && n == len(rows), nil
 }
 
 // inOrder returns got in the order of ids.
@@ -340,15 +434,24 @@ func inOrder(ids, got []string) []string {
 
 // notIn returns the ids that none of the events has.
 func notIn(ids []string, events []*outbox.Event) []string {
-	have := make(map[string]bool, len(events))
-	for _, ev := range events {
-		have[ev.ID] = true
+	have := make([]string, len(events))
+	for i, ev := range events {
+		have[i] = ev.ID
 	}
-	var missing []string
+	return without(ids, have)
+}
+
+// without returns the ids that are not among others.
+func without(ids, others []string) []string {
+	have := make(map[string]bool, len(others))
+	for _, id := range others {
+		have[id] = true
+	}
+	var left []string
 	for _, id := range ids {
 		if !have[id] {
-			missing = append(missing, id)
+			left = append(left, id)
 		}
 	}
-	return missing
+	return left
 }

@@ -35,7 +35,8 @@ type phase struct {
 // or dated further than the grace into the future (an application that writes
 // another zone must not hide its rows), or of no date; and, where the table has
 // next_attempt_at, not before that. Where it has no created_at, every PENDING row
-// is a candidate. A table without a status has none.
+// is a candidate. A table without a status has none. With a negative grace every
+// PENDING row is a candidate, whatever its dates.
 //
 // A pass starts with the zero Cursor and goes on with the next one; fewer than
 // limit rows end it. Rows that become candidates behind the cursor are for the
@@ -69,8 +70,9 @@ func (t *table) phases(graceSeconds int) []phase {
 	}
 	fresh := t.is(outbox.Pending) // never tried
 	var phases []phase
+	anyAge := graceSeconds < 0
 	if t.temporal(outbox.RoleNextAttemptAt) {
-		phases = append(phases, t.duePhase())
+		phases = append(phases, t.duePhase(anyAge))
 		fresh.add(" AND " + t.col(outbox.RoleNextAttemptAt) + " IS NULL")
 	}
 	if !t.temporal(outbox.RoleCreatedAt) {
@@ -82,23 +84,37 @@ func (t *table) phases(graceSeconds int) []phase {
 		c.add(" AND "+created+condition, args...)
 		return c
 	}
-	phases = append(phases,
-		phase{where: with(" < NOW(6) - INTERVAL ? SECOND", graceSeconds), at: []string{created}},
-		// A second of slack: a DATETIME without fraction may be rounded up.
-		phase{where: with(" > NOW(6) + INTERVAL ? SECOND", graceSeconds+1), at: []string{created}})
+	if anyAge {
+		phases = append(phases, phase{where: with(" IS NOT NULL"), at: []string{created}})
+	} else {
+		phases = append(phases, t.agedPhases(with, created, graceSeconds)...)
+	}
 	if c, _ := t.Column(outbox.RoleCreatedAt); c.Nullable {
 		phases = append(phases, phase{where: with(" IS NULL")})
 	}
 	return phases
 }
 
-// duePhase reads what was tried before and is to be tried again, in the order of
-// an index on (status, next_attempt_at, created_at). A nullable created_at stays
-// out of it: comparing with a NULL would lose rows.
-func (t *table) duePhase() phase {
+// agedPhases read what is older than the grace, and what is dated in the future.
+func (t *table) agedPhases(with func(string, ...any) clause, created string, graceSeconds int) []phase {
+	return []phase{
+		{where: with(" < NOW(6) - INTERVAL ? SECOND", graceSeconds), at: []string{created}},
+		// A second of slack: a DATETIME without fraction may be rounded up.
+		{where: with(" > NOW(6) + INTERVAL ? SECOND", graceSeconds+1), at: []string{created}},
+	}
+}
+
+// duePhase reads what was tried before and is to be tried again, of any age: also what
+// is not due yet, in the order of an index on (status, next_attempt_at, created_at). A
+// nullable created_at stays out of it: comparing with a NULL would lose rows.
+func (t *table) duePhase(anyAge bool) phase {
 	next := t.col(outbox.RoleNextAttemptAt)
 	p := phase{where: t.is(outbox.Pending), at: []string{next}}
-	p.where.add(" AND " + next + " <= NOW(6)")
+	if anyAge {
+		p.where.add(" AND " + next + " IS NOT NULL")
+	} else {
+		p.where.add(" AND " + next + " <= NOW(6)")
+	}
 	if c, _ := t.Column(outbox.RoleCreatedAt); t.temporal(outbox.RoleCreatedAt) && !c.Nullable {
 		p.at = append(p.at, quote(c.Name))
 	}

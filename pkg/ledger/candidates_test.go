@@ -68,6 +68,11 @@ func TestCandidatesByAge(t *testing.T) {
 					for _, limit := range []int{1, 2, 6} {
 						f.wantPass(60, limit, "1", "2", "3", "7", "9")
 						f.wantPass(2, limit, "1", "2", "3", "6", "7", "8", "9")
+						f.wantPass(-1, limit, "1", "2", "3", "6", "7", "8", "9")
+					}
+					age(10, 0, outbox.Pending) // of this moment
+					if got := f.pass(-1, 3); strings.Join(got, " ") != "1 2 3 6 10 8 7 9" && strings.Join(got, " ") != "9 1 2 3 6 10 8 7" {
+						t.Errorf("at any age: %v, want all by age", got)
 					}
 					if got := f.pass(60, 2); strings.Join(got[:3], " ") != "1 2 3" {
 						t.Errorf("not the oldest first: %v", got)
@@ -114,6 +119,7 @@ func TestCandidatesWaitForTheNextAttempt(t *testing.T) {
 		at(7, "NOW(6) + INTERVAL 60 SECOND")
 		for limit := 1; limit <= 5; limit++ {
 			f.wantPass(60, limit, "1", "2", "3", "4", "5", "6", "8", "9", "10", "11", "12")
+			f.wantPass(-1, limit, "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12")
 		}
 	})
 }

@@ -1,10 +1,12 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -94,6 +96,7 @@ type Config struct {
 	Lease              time.Duration // of a claimed row
 	SendTimeout        time.Duration // the longest that one Send may take
 	MaxAttempts        int
+	ParkAfter          time.Duration        // events that cannot go for this long while others can are left to the sweep; 0: they wait
 	SourceLagMax       time.Duration        // a fence not back within this: the tail counts as down
 	Grace              time.Duration        // no stream for this long: the tail counts as down
 	Disconnected       func() time.Duration // for how long the source has had no stream; nil: never
@@ -133,6 +136,14 @@ type Engine struct {
 	stopped  bool          // no lane or resolver may be started any more
 	lastAck  time.Time
 	failing  map[string]string // topic or lane -> why it cannot be sent to now
+
+	fails     map[*place]struct{} // where events of the tail fail
+	parked    map[*place]struct{} // those that are not open
+	later     later
+	rounds    int       // of the reopening at the end of this pass
+	lastBegan time.Time // when the newest of the sends began that were acknowledged
+
+	heldEvents, heldBytes int64 // in all places
 }
 
 // New makes an engine; it starts nothing.
@@ -152,11 +163,13 @@ func New(cfg Config) *Engine {
 		topics:   map[string]*topic{},
 		idle:     make(chan struct{}),
 		failing:  map[string]string{},
+		fails:    map[*place]struct{}{},
+		parked:   map[*place]struct{}{},
 
 		drainStarted: make(chan struct{}),
 	}
 	e.fence.init(cfg.LastFence)
-	e.BeginPass() // 0 means that no row has gone back yet
+	e.pass.Store(1) // 0 means that no row has gone back yet
 	e.work, e.stop = context.WithCancelCause(context.Background())
 	return e
 }
@@ -269,6 +282,7 @@ func (e *Engine) read(ctx context.Context, from string) error {
 func (e *Engine) drain(until time.Time) {
 	e.mu.Lock()
 	e.draining = true
+	e.giveUpHeld()
 	e.mu.Unlock()
 	close(e.drainStarted)
 	timer := time.NewTimer(time.Until(until))
@@ -317,6 +331,15 @@ type Usage struct {
 	LastAck time.Time         // zero before the first
 	Saved   bool              // the saved position covers all that was read, but for our own writes
 	Failing map[string]string // topic or topic/lane -> why it cannot be sent to now
+	Parked  []Parked          // in the order of their names
+}
+
+// Parked is a topic or a lane whose events are left to the sweep, or were until now
+// and are being caught up with.
+type Parked struct {
+	Name   string // topic, or topic/lane
+	Reason string // of the newest failure
+	Since  time.Time
 }
 
 // Usage returns what is in flight now.
@@ -330,5 +353,9 @@ func (e *Engine) Usage() Usage {
 	for t, why := range e.failing {
 		u.Failing[t] = why
 	}
+	for p := range e.parked {
+		u.Parked = append(u.Parked, Parked{p.name, p.reason, p.since})
+	}
+	slices.SortFunc(u.Parked, func(a, b Parked) int { return cmp.Compare(a.Name, b.Name) })
 	return u
 }

@@ -333,13 +333,13 @@ func TestSweepKeepsOrderWhenRowsGoBack(t *testing.T) {
 		}
 		return tally
 	}
-	r.BeginPass()
+	r.beginPass(t)
 	for page := range 2 {
 		if tally := submit(20*page, 20*page+20); tally.Released != 20 {
 			t.Errorf("page %d: %+v, want all 20 given back", page, tally)
 		}
 	}
-	r.BeginPass()
+	r.beginPass(t)
 	if tally := submit(0, 40); tally.Sent != 40 {
 		t.Errorf("the next pass: %+v, want all 40 sent", tally)
 	}

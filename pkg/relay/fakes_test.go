@@ -295,6 +295,14 @@ func start(t *testing.T, change func(*Config, *rig)) *rig {
 	return r
 }
 
+// beginPass begins a pass in which no lane reopens.
+func (r *rig) beginPass(t *testing.T) {
+	t.Helper()
+	if reopening, err := r.BeginPass(t.Context()); reopening || err != nil {
+		t.Fatalf("beginning a pass: reopening %t, %v", reopening, err)
+	}
+}
+
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(10 * time.Second)

@@ -20,7 +20,8 @@ type Hooks struct {
 	Skipped func(table outbox.Table, reason string, events int)
 	// ReadByKey: the source could not read an event for certain, so its row is read.
 	ReadByKey func(table outbox.Table, reason string)
-	// Deferred: an event was left PENDING for the sweep.
+	// Deferred: an event was left PENDING for the sweep; DeferredParked is the reason of
+	// those that wait for their lane, which need no sweep yet.
 	Deferred func(table outbox.Table, reason string)
 	// Marked: outcomes were committed to the ledger.
 	Marked func(kind outbox.OutcomeKind, rows int)
@@ -30,7 +31,8 @@ type Hooks struct {
 	Saved func(outbox.Position)
 	// FenceReturned: a fence came back through the binlog.
 	FenceReturned func(roundTrip time.Duration)
-	// Recovered: a topic that could not be sent to takes messages again.
+	// Recovered: a topic that could not be sent to takes messages again, so there may be
+	// rows to be swept; parked lanes reopen by a pass.
 	Recovered func(topic string)
 }
 

@@ -3,7 +3,6 @@ package relay
 import (
 	"context"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"github.com/rowferry/rowferry/pkg/outbox"
@@ -15,21 +14,29 @@ import (
 // repeated until it is settled before the next one goes. Otherwise a retried
 // event arrives behind its successors. Shown by TestLaneKeepsOrderThroughFailures.
 type lane struct {
-	topic string
+	place
 	index int
 	queue *queue[*item]
 
-	failure  string        // reason of the newest failed attempt; for the lane's goroutine only
-	gaveBack atomic.Uint64 // the pass of the sweep in which a row went back last; written by the lane's goroutine
+	// For the lane's goroutine only:
+	failure string    // reason of the newest failed attempt
+	began   time.Time // when the newest attempt began
 }
 
-func (l *lane) String() string { return l.topic + "/" + strconv.Itoa(l.index) }
+func newLane(topic string, index int) *lane {
+	l := &lane{index: index, queue: newQueue[*item]()}
+	l.place.topic, l.name, l.lane = topic, topic+"/"+strconv.Itoa(index), l
+	return l
+}
 
 // runLane sends what is in the lane until the engine stops. There is no linger:
 // while one batch is away the next one gathers, so an idle lane sends at once
 // and a busy one sends large batches.
 func (e *Engine) runLane(l *lane) {
 	for {
+		if e.stateOf(&l.place) == placeParked && !e.probeUntilTaken(l) {
+			return
+		}
 		items, err := l.queue.takeSome(e.work, e.batchLen)
 		if err != nil {
 			return
@@ -50,40 +57,69 @@ func (e *Engine) batchLen(items []*item) int {
 	return len(items)
 }
 
-// deliver sends items, in order, until each is settled or the engine stops.
+// deliver sends items, in order, until each is settled, the lane is parked or the
+// engine stops. A batch that is taken apart is a list of groups.
 func (e *Engine) deliver(ctx context.Context, l *lane, items []*item) {
+	groups := [][]*item{items}
 	pause := newBackOff(50*time.Millisecond, 5*time.Second)
-	for len(items) > 0 && ctx.Err() == nil {
-		if items = e.dropStale(l, items); len(items) == 0 {
-			return
+	for len(groups) > 0 && ctx.Err() == nil {
+		head := e.dropStale(l, groups[0])
+		if len(head) == 0 {
+			groups = groups[1:]
+			continue
 		}
-		err := e.trySend(ctx, l, items)
+		err := e.trySend(ctx, l, head)
 		if err == nil {
 			e.laneWorks(l)
-			return
-		}
-		if class := outbox.ClassOf(err); class == outbox.Refused || class == outbox.Unknown {
-			if items = e.isolate(ctx, l, items, err); len(items) == 0 {
+			groups = groups[1:]
+			if e.parkSlow(l, groups) {
 				return
 			}
+			pause.Reset()
+			continue
 		}
-		e.laneFails(l, err)
-		items = e.keepWaiting(l, items, err)
-		if !e.rest(ctx, retryAfter(err, items, pause.NextBackOff())) {
+		rest, wait := e.afterFailure(ctx, l, append([][]*item{head}, groups[1:]...), err)
+		if groups = rest; wait && !e.rest(ctx, retryAfter(err, groups, pause.NextBackOff())) {
 			return
 		}
 	}
+}
+
+// afterFailure decides what becomes of the groups whose first one could not be sent.
+// It returns what is left to be sent, and whether to wait before that.
+func (e *Engine) afterFailure(ctx context.Context, l *lane, groups [][]*item, err error) (rest [][]*item, wait bool) {
+	head := groups[0]
+	if class := outbox.ClassOf(err); class == outbox.Refused || class == outbox.Unknown {
+		if n := len(head); n > 1 {
+			return append([][]*item{head[:n/2], head[n/2:]}, groups[1:]...), false
+		}
+		settled, again := e.isolate(l, head[0], err)
+		if settled {
+			return groups[1:], false
+		}
+		if again {
+			e.rest(ctx, e.betweenAttempts())
+			return groups, false
+		}
+	}
+	first := head[0].event.Key()
+	e.laneFails(l, err)
+	groups = e.keepWaiting(l, groups, err)
+	if e.parkFailing(l, first, groups, err) {
+		return nil, false
+	}
+	return groups, len(groups) > 0
 }
 
 // retryAfter stretches a pause where that matters: after an answer that leaves
 // open whether the batch is stored, because a copy still in the broker's queue
 // must not overtake its successors; after a mistake of configuration, which
 // nobody mends in milliseconds; and between the counted attempts on one event.
-func retryAfter(err error, items []*item, pause time.Duration) time.Duration {
+func retryAfter(err error, groups [][]*item, pause time.Duration) time.Duration {
 	const unknownSecondsMax = 30
 	switch {
-	case outbox.ClassOf(err) == outbox.Unknown && len(items) == 1:
-		return time.Duration(min(backoffSeconds(items[0].attempts), unknownSecondsMax)) * time.Second
+	case outbox.ClassOf(err) == outbox.Unknown && len(groups[0]) == 1:
+		return time.Duration(min(backoffSeconds(groups[0][0].attempts), unknownSecondsMax)) * time.Second
 	case outbox.ClassOf(err) == outbox.Configuration, outbox.ReasonOf(err) == "send_timeout":
 		return max(pause, time.Second)
 	default:
@@ -113,6 +149,7 @@ var errNotLeading = &outbox.SendError{Class: outbox.Transient, Reason: "leadersh
 
 // trySend makes one attempt, unless leadership is in doubt.
 func (e *Engine) trySend(ctx context.Context, l *lane, items []*item) error {
+	l.began = time.Now()
 	if e.cfg.MaySend != nil && !e.cfg.MaySend() {
 		return errNotLeading
 	}
@@ -162,7 +199,7 @@ func (e *Engine) send(ctx context.Context, l *lane, items []*item) error {
 		return err
 	}
 	now := time.Now()
-	e.acknowledged(now)
+	e.acknowledged(start, now)
 	e.hooks.Sent(l.topic, len(items), now.Sub(start))
 	done := make([]settlement, len(items))
 	for i, it := range items {
@@ -180,78 +217,96 @@ func (e *Engine) send(ctx context.Context, l *lane, items []*item) error {
 	return nil
 }
 
-func (e *Engine) acknowledged(now time.Time) {
+func (e *Engine) acknowledged(began, now time.Time) {
 	e.mu.Lock()
 	e.lastAck = now
+	if began.After(e.lastBegan) {
+		e.lastBegan = began
+	}
 	e.mu.Unlock()
 }
 
 func (e *Engine) laneFails(l *lane, err error) {
 	l.failure = outbox.ReasonOf(err)
-	e.setFailing(l.String(), err)
+	e.setFailing(&l.place, err, l.began)
 }
 
 func (e *Engine) laneWorks(l *lane) {
 	if l.failure != "" {
 		l.failure = ""
-		e.clearFailing(l.String(), l.topic)
+		e.clearFailing(&l.place)
 	}
 }
 
-// isolate handles an error that may be one message's own fault: it halves the
-// batch until the message stands alone, and settles that one. It returns what is
-// to be tried again.
-func (e *Engine) isolate(ctx context.Context, l *lane, items []*item, err error) []*item {
-	if n := len(items); n > 1 {
-		e.deliver(ctx, l, items[:n/2])
-		e.deliver(ctx, l, items[n/2:])
-		return nil
-	}
-	it := items[0]
+// betweenAttempts is the pause between the attempts on a row that a reopening lane
+// keeps: all of them fit into a quarter of the lease.
+func (e *Engine) betweenAttempts() time.Duration {
+	return min(time.Second, e.cfg.Lease/time.Duration(4*e.cfg.MaxAttempts))
+}
+
+// isolate handles an error that may be one message's own fault, for a message that
+// stands alone. It reports whether that settled it, or else whether it is to be tried
+// again in its place without any regard to the rest of the lane.
+//
+// What must hold: in a lane that reopens, a row of the sweep is not put off to a later
+// attempt. Otherwise the rows of its key that follow overtake it.
+func (e *Engine) isolate(l *lane, it *item, err error) (settled, again bool) {
 	if outbox.ClassOf(err) == outbox.Refused {
 		e.settle(it, failure(err))
-		return nil
+		return true, false
 	}
 	it.attempts++
 	reason := describe(err)
+	swept := it.origin == outbox.FromSweep
+	reopening := swept && e.stateOf(&l.place) != placeOpen
 	switch {
 	case it.attempts >= e.cfg.MaxAttempts:
-		// Where the table counts attempts the first outcome makes the row FAILED and
-		// the second finds nothing to do; elsewhere the second one does it.
-		e.recordOnly(it, outbox.OutcomeAttempt, reason)
+		if !reopening {
+			// Where the table counts attempts the first outcome makes the row FAILED and
+			// the second finds nothing to do; elsewhere the second one does it.
+			e.recordOnly(it, outbox.OutcomeAttempt, reason)
+		}
 		e.settle(it, settlement{kind: outbox.OutcomeFailed, write: true, reason: reason, label: "attempts_used_up"})
-		return nil
-	case it.origin == outbox.FromSweep:
+		return true, false
+	case reopening: // not recorded one by one: that would end the claim
+		return false, !isClosed(e.drainStarted)
+	case swept:
 		e.settle(it, settlement{kind: outbox.OutcomeAttempt, write: true, reason: reason})
-		return nil
+		return true, false
 	default:
 		e.recordOnly(it, outbox.OutcomeAttempt, reason)
-		return items
+		return false, false
 	}
 }
 
-// keepWaiting returns the items that stay in the lane through a failure. Rows of
-// the sweep go back at once, those behind these items too; during a drain
+// keepWaiting returns the groups that stay in the lane through a failure. Rows of
+// the sweep go back at once, those behind these groups too; during a drain
 // everything does.
-func (e *Engine) keepWaiting(l *lane, items []*item, err error) []*item {
+func (e *Engine) keepWaiting(l *lane, groups [][]*item, err error) [][]*item {
 	reason := outbox.ReasonOf(err)
 	e.mu.Lock()
 	draining := e.draining
 	e.mu.Unlock()
 	goes := func(it *item) bool { return draining || it.origin == outbox.FromSweep }
-	kept := items[:0]
-	for _, it := range items {
-		if goes(it) {
-			e.noteAway(it, err)
-			e.giveBack(l, it, reason)
-		} else {
-			kept = append(kept, it)
+	var left [][]*item
+	for _, items := range groups {
+		kept := items[:0]
+		for _, it := range items {
+			if goes(it) {
+				e.noteAway(it, err)
+				e.giveBack(l, it, reason)
+			} else {
+				kept = append(kept, it)
+			}
+		}
+		if len(kept) > 0 {
+			left = append(left, kept)
 		}
 	}
 	for _, it := range l.queue.remove(goes) {
 		e.giveBack(l, it, reason)
 	}
-	return kept
+	return left
 }
 
 // giveUp leaves a row PENDING without counting an attempt. The position stays

@@ -299,6 +299,7 @@ func (e *Engine) release(s settlement) []*item {
 	it := s.item
 	it.state = settled
 	e.inflight.leave(it)
+	e.countOut(it)
 	if it.slot != nil && !s.abandoned {
 		e.wm.finish(it.slot)
 	}

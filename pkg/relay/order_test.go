@@ -45,7 +45,7 @@ func TestRowsGivenBackBehindTheTailAreNotOvertakenInTheSamePass(t *testing.T) {
 	})
 	r.src.push("tail:a")
 	<-entered // the event of the tail is on its way, and will fail
-	r.BeginPass()
+	r.beginPass(t)
 	r.Reserve(orders, []string{"1"})
 	first := make(chan outbox.Tally, 1)
 	go func() {
@@ -101,23 +101,23 @@ func TestPassableLeavesOutWhatGaveBackInThisPass(t *testing.T) {
 		r := start(t, func(_ *Config, r *rig) {
 			r.sink.answer = func(string, int, []string) error { return c.err }
 		})
-		r.BeginPass()
+		r.beginPass(t)
 		page := []*outbox.Event{event("2:a"), event("3:a:refuse")}
-		if got := r.Passable(page); len(got) != 2 || r.Away() {
+		if got, _ := r.Passable(page); len(got) != 2 || r.Away() {
 			t.Fatalf("%d of 2 passable before anything failed; away %t", len(got), r.Away())
 		}
 		r.Reserve(orders, []string{"1"})
 		if tally, err := r.Submit(t.Context(), []*outbox.Event{event("1:a")}, ""); err != nil || tally.Released != 1 {
 			t.Fatalf("%+v, %v", tally, err)
 		}
-		if got := r.Passable(page); len(got) != 1 || got[0].ID != "3" {
+		if got, _ := r.Passable(page); len(got) != 1 || got[0].ID != "3" {
 			t.Errorf("%d passable, want only the one that is to be settled as refused", len(got))
 		}
 		if r.Away() != c.away {
 			t.Errorf("after %v, Away is %t", c.err, r.Away())
 		}
-		r.BeginPass()
-		if got := r.Passable(page); len(got) != 2 || r.Away() {
+		r.beginPass(t)
+		if got, _ := r.Passable(page); len(got) != 2 || r.Away() {
 			t.Errorf("%d of 2 passable in the next pass; away %t", len(got), r.Away())
 		}
 	}

@@ -21,6 +21,7 @@ type item struct {
 	attempts  int       // unknown errors so far, those recorded in the row among them
 	admitted  int64     // bytes taken from the budget; 0 for the sweep
 	byKey     int64     // bytes among them that were read from the table
+	at        *place    // where it is counted; nil: nowhere. Guarded by Engine.mu
 
 	state     state
 	taken     bool    // reserved by the sweep, then taken over by the tail

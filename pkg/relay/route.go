@@ -195,22 +195,30 @@ func (e *Engine) statuses(ctx context.Context, asked map[outbox.Table][]string) 
 // dispatch routes an item and puts it into its lane, or into the waiting list of
 // a topic whose lanes are not known yet.
 func (e *Engine) dispatch(it *item) {
-	msg, err := e.cfg.Router.Route(it.event)
-	if err == nil {
-		err = e.cfg.Sink.Check(msg)
-	}
+	err := e.address(it)
 	switch {
 	case errors.Is(err, outbox.ErrDropped):
 		e.settle(it, settlement{kind: outbox.OutcomeSent, write: true, skipped: "rule"})
-		return
 	case err != nil:
 		e.settle(it, failure(err))
-		return
+	default:
+		e.enterLane(it)
+	}
+}
+
+// address makes the message of an item.
+func (e *Engine) address(it *item) error {
+	msg, err := e.cfg.Router.Route(it.event)
+	if err != nil {
+		return err
+	}
+	if err := e.cfg.Sink.Check(msg); err != nil {
+		return err
 	}
 	seq := fmt.Sprintf("%08x-%012x", e.cfg.Epoch, e.seq.Add(1))
 	msg.Properties = append(msg.Properties, outbox.Property{Name: "outbox_seq", Value: seq})
 	it.msg = msg
-	e.enterLane(it)
+	return nil
 }
 
 // laneOf places a key among n lanes. Changing it moves keys to other queues, so

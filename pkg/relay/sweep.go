@@ -29,37 +29,36 @@ func (w *waiter) settled(s settlement) {
 	}
 }
 
-// BeginPass begins another pass of the sweep. What comes through Submit within one
-// pass keeps the order of each key: once a lane has given a row of it back, it
-// gives back those that follow.
-func (e *Engine) BeginPass() { e.pass.Add(1) }
-
-// Passable returns those of the events that may still go in this pass: the others
-// would be given back unsent, because their lane or topic has given a row back.
-func (e *Engine) Passable(events []*outbox.Event) []*outbox.Event {
+// Passable returns those of the events that may still go in this pass, and how many
+// of the others belong to parked lanes: all others would be given back unsent, because
+// their lane or topic is parked or has given a row back.
+func (e *Engine) Passable(events []*outbox.Event) (passable []*outbox.Event, parked int) {
 	pass := e.pass.Load()
-	var passable []*outbox.Event
 	for _, ev := range events {
 		msg, err := e.cfg.Router.Route(ev)
-		if err != nil || !e.gaveBack(msg, pass) { // with an error there is something to settle
+		if err != nil { // there is something to settle
 			passable = append(passable, ev)
+			continue
+		}
+		switch e.refusal(msg, pass) {
+		case "":
+			passable = append(passable, ev)
+		case DeferredParked:
+			parked++
 		}
 	}
-	return passable
+	return passable, parked
 }
 
-// gaveBack reports whether the place of a message has given a row back in a pass.
-func (e *Engine) gaveBack(msg *outbox.Message, pass uint64) bool {
+// refusal says why the place of a message takes no row in a pass; empty: it does.
+func (e *Engine) refusal(msg *outbox.Message, pass uint64) string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	t := e.topics[msg.Topic]
 	if t == nil {
-		return false
+		return ""
 	}
-	if t.lanes == nil {
-		return t.gaveBack == pass
-	}
-	return t.gaveBack == pass || t.lanes[laneOf(msg.Key, len(t.lanes))].gaveBack.Load() == pass
+	return t.placeOf(msg.Key).refusal(t, pass)
 }
 
 // Away reports whether rows of this pass went back because no broker took them, for
@@ -73,13 +72,18 @@ func (e *Engine) noteAway(it *item, err error) {
 }
 
 // Reserve registers rows for the sweep and returns the ids of those that were
-// not in flight. Each reserved row must be given to Submit or Unreserve.
+// not in flight and were not deferred while this pass ran. Each reserved row must be
+// given to Submit or Unreserve.
 func (e *Engine) Reserve(table outbox.Table, ids []string) []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var free []string
 	for _, id := range ids {
-		if _, ok := e.inflight.reserve(outbox.Key{Table: table, ID: id}); ok {
+		key := outbox.Key{Table: table, ID: id}
+		if _, deferred := e.later.has[key]; deferred {
+			continue
+		}
+		if _, ok := e.inflight.reserve(key); ok {
 			free = append(free, id)
 		}
 	}

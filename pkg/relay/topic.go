@@ -9,44 +9,75 @@ import (
 // topic knows the lanes of a topic, once the sink has named their number; until
 // then its events wait here, in order. Guarded by Engine.mu.
 type topic struct {
-	name      string
+	place
 	lanes     []*lane
 	waiting   []*item
 	resolving bool
-	gaveBack  uint64 // the pass of the sweep in which rows that waited here went back
 }
 
-// enterLane puts an item at the end of its lane.
-func (e *Engine) enterLane(it *item) {
-	e.mu.Lock()
-	t := e.topics[it.msg.Topic]
+// topicOf returns what is known of a topic.
+func (e *Engine) topicOf(name string) *topic {
+	t := e.topics[name]
 	if t == nil {
-		t = &topic{name: it.msg.Topic}
-		e.topics[t.name] = t
+		t = &topic{}
+		t.place.topic, t.name = name, name
+		e.topics[name] = t
 	}
-	if it.taken || e.stopped { // taken: the tail has this row now; the sweep's page goes on without it
-		e.mu.Unlock()
-		e.giveUp(it, "taken_over")
-		return
-	}
-	if it.origin == outbox.FromSweep && t.gaveBack == it.pass {
-		e.mu.Unlock()
-		e.giveUp(it, "predecessor_released")
-		return
-	}
-	it.state = inLane
+	return t
+}
+
+// placeOf returns where the events of a key queue up.
+func (t *topic) placeOf(key string) *place {
 	if t.lanes == nil {
-		t.waiting = append(t.waiting, it)
-		if !t.resolving {
-			t.resolving = true
-			e.group.Go(func() error { e.resolve(t); return nil })
+		return &t.place
+	}
+	return &t.lanes[laneOf(key, len(t.lanes))].place
+}
+
+// enterLane puts an item at the end of its lane, or sets it aside or gives it back if
+// the lane is not open.
+func (e *Engine) enterLane(it *item) {
+	var left leftover
+	refusal := ""
+	e.mu.Lock()
+	t := e.topicOf(it.msg.Topic)
+	p := t.placeOf(it.msg.Key)
+	if it.origin == outbox.FromSweep {
+		refusal = p.refusal(t, it.pass)
+	}
+	switch {
+	case it.taken || e.stopped: // taken: the tail has this row now; the sweep's page goes on without it
+		refusal = "taken_over"
+		if p.state != placeOpen && it.origin == outbox.FromSweep {
+			p.gaveBack.Store(it.pass) // the rows behind it must not overtake it
 		}
-		e.mu.Unlock()
+	case refusal != "":
+	case it.origin == outbox.FromBinlog && p.state != placeOpen:
+		e.setAside(p, it, &left)
+	default:
+		e.queueUp(t, p, it)
+	}
+	e.mu.Unlock()
+	if refusal != "" {
+		e.giveUp(it, refusal)
+	}
+	e.finish(left, "")
+}
+
+// queueUp puts an item into the queue of its place, under the mutex: two events of a
+// key must not change places.
+func (e *Engine) queueUp(t *topic, p *place, it *item) {
+	it.state = inLane
+	e.countIn(p, it)
+	if p.lane != nil {
+		p.lane.queue.push(it)
 		return
 	}
-	l := t.lanes[laneOf(it.msg.Key, len(t.lanes))]
-	l.queue.push(it) // under the mutex: two events of a key must not change places
-	e.mu.Unlock()
+	t.waiting = append(t.waiting, it)
+	if !t.resolving {
+		t.resolving = true
+		e.group.Go(func() error { e.resolve(t); return nil })
+	}
 }
 
 // resolve asks the sink for the number of lanes until it knows, then lets the
@@ -54,14 +85,21 @@ func (e *Engine) enterLane(it *item) {
 func (e *Engine) resolve(t *topic) {
 	pause := newBackOff(100*time.Millisecond, 5*time.Second)
 	for {
+		began := time.Now()
 		n, err := e.cfg.Sink.Lanes(e.work, t.name)
 		if err == nil {
-			e.clearFailing(t.name, t.name)
-			e.openLanes(t, n)
+			e.clearFailing(&t.place)
+			if e.openLanes(t, n) {
+				e.hooks.Recovered(t.name)
+			}
 			return
 		}
-		e.setFailing(t.name, err)
-		if e.giveUpWaiting(t, err) || !e.rest(e.work, pause.NextBackOff()) {
+		e.setFailing(&t.place, err, began)
+		if e.giveUpWaiting(t, err) {
+			return
+		}
+		e.parkTopic(t, err)
+		if !e.rest(e.work, pause.NextBackOff()) {
 			return
 		}
 	}
@@ -81,14 +119,20 @@ func (e *Engine) giveUpWaiting(t *topic, err error) bool {
 		if refused || draining || it.origin == outbox.FromSweep {
 			gone = append(gone, it)
 			if it.origin == outbox.FromSweep && !refused {
-				t.gaveBack = it.pass
+				t.gaveBack.Store(it.pass)
 				e.noteAway(it, err)
 			}
 		} else {
 			t.waiting = append(t.waiting, it)
 		}
 	}
-	over := len(t.waiting) == 0
+	if refused {
+		gone = append(gone, e.unpark(&t.place)...)
+	}
+	over := len(t.waiting) == 0 && (t.state == placeOpen || draining)
+	if len(t.waiting) == 0 {
+		e.eventsGone(&t.place)
+	}
 	if over {
 		t.resolving = false
 	}
@@ -104,43 +148,75 @@ func (e *Engine) giveUpWaiting(t *topic, err error) bool {
 	return over
 }
 
-func (e *Engine) openLanes(t *topic, n int) {
+// openLanes makes the lanes of a topic. It reports whether the topic was parked; then
+// they are drained first.
+func (e *Engine) openLanes(t *topic, n int) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	t.lanes = make([]*lane, n)
-	for i := range t.lanes {
-		l := &lane{topic: t.name, index: i, queue: newQueue[*item]()}
-		t.lanes[i] = l
-		e.group.Go(func() error { e.runLane(l); return nil })
+	lanes := make([]*lane, n)
+	for i := range lanes {
+		lanes[i] = newLane(t.name, i)
+	}
+	parked := t.state != placeOpen
+	if parked {
+		for _, l := range lanes {
+			l.state, l.reason, l.since = placeDraining, t.reason, t.since
+			e.parked[&l.place] = struct{}{}
+		}
+	}
+	t.lanes = lanes
+	for _, it := range e.unpark(&t.place) {
+		p := t.placeOf(it.msg.Key)
+		e.setAside(p, it, &leftover{}) // it is held: it was held before
 	}
 	for _, it := range t.waiting {
-		t.lanes[laneOf(it.msg.Key, n)].queue.push(it)
+		e.countOut(it)
+		e.queueUp(t, t.placeOf(it.msg.Key), it)
 	}
 	t.waiting, t.resolving = nil, false
+	for _, l := range lanes {
+		e.group.Go(func() error { e.runLane(l); return nil })
+	}
+	return parked
 }
 
 // setFailing remembers and logs why a topic or lane cannot be sent to, once per
-// change.
-func (e *Engine) setFailing(name string, err error) {
+// change; began is when the attempt did. Of a parked one all that has been said already.
+func (e *Engine) setFailing(p *place, err error, began time.Time) {
 	reason := outbox.ReasonOf(err)
 	e.mu.Lock()
-	changed := e.failing[name] != reason
-	e.failing[name] = reason
+	if p.state != placeOpen {
+		p.reason = reason
+		e.mu.Unlock()
+		return
+	}
+	changed := e.failing[p.name] != reason
+	e.failing[p.name] = reason
+	if p.failing.IsZero() {
+		p.failing = began
+	}
+	e.fails[p] = struct{}{}
 	e.mu.Unlock()
 	if changed {
-		e.log.Warn().Err(err).Str("lane", name).Str("class", outbox.ClassOf(err).String()).
+		e.log.Warn().Err(err).Str("lane", p.name).Str("class", outbox.ClassOf(err).String()).
 			Msg("cannot send; events wait")
 	}
 }
 
+// eventsGone notes that no event of the tail waits any more in a place that fails.
+func (e *Engine) eventsGone(p *place) {
+	p.failing = time.Time{}
+	delete(e.fails, p)
+}
+
 // clearFailing ends what setFailing began.
-func (e *Engine) clearFailing(name, topic string) {
+func (e *Engine) clearFailing(p *place) {
 	e.mu.Lock()
-	_, failed := e.failing[name]
-	delete(e.failing, name)
+	_, failed := e.failing[p.name]
+	e.recovered(p)
 	e.mu.Unlock()
 	if failed {
-		e.log.Info().Str("lane", name).Msg("sending works again")
-		e.hooks.Recovered(topic)
+		e.log.Info().Str("lane", p.name).Msg("sending works again")
+		e.hooks.Recovered(p.topic)
 	}
 }
