@@ -78,8 +78,7 @@ func (r *headReader) handle(event []byte) error {
 		r.head.first = firstSum(event)
 	}
 	r.bytes += len(event)
-	idle := h.kind == replication.HEARTBEAT_EVENT || h.kind == replication.HEARTBEAT_LOG_EVENT_V2
-	if r.done = r.head.first != 0 || idle || r.bytes > bytesMax; r.done {
+	if r.done = r.head.first != 0 || isHeartbeat(h.kind) || r.bytes > bytesMax; r.done {
 		return errHeadRead
 	}
 	return nil

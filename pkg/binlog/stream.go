@@ -109,7 +109,7 @@ func (s *stream) start() {
 }
 
 func (s *stream) generic(h header, body []byte) error {
-	if h.kind == replication.HEARTBEAT_EVENT || h.kind == replication.HEARTBEAT_LOG_EVENT_V2 {
+	if isHeartbeat(h.kind) {
 		s.r.lagNanos.Store(0) // sent only when there is nothing else to send
 		return nil
 	}
@@ -129,7 +129,7 @@ func (s *stream) lastSeen(h header) {
 // and for some events of MariaDB not at all; within a file it only grows, so a
 // smaller value means another round (test: TestOffsetBeyond4GiB).
 func (s *stream) advance(h header) {
-	if h.logPos == 0 || h.flags&replication.LOG_EVENT_ARTIFICIAL_F != 0 {
+	if !saysPlace(h) {
 		return
 	}
 	next := s.offset&^math.MaxUint32 | uint64(h.logPos)
@@ -190,7 +190,9 @@ func (s *stream) describe(h header) error {
 	}
 	s.newFile = false
 	s.offset = max(s.offset, fileHeadSize)
-	return s.deliver(outbox.Batch{End: s.next(gtid{}, s.offset)}, gtid{})
+	err := s.deliver(outbox.Batch{End: s.next(gtid{}, s.offset)}, gtid{})
+	s.advance(h)
+	return err
 }
 
 // fileHeadSize is where the first event of every file stands.
@@ -198,13 +200,37 @@ const fileHeadSize = 4
 
 // noticeFirst completes what tells the present file from another of its name, if it
 // is read from its start. Positions already given out keep what they had.
+//
+// What must hold: nothing stands before it. A server leaves out transactions that were read
+// elsewhere, and what follows them is not the file's first: taken for it, it would be a
+// false gap. Shown by TestFileBeginsWithWhatWasRead.
 func (s *stream) noticeFirst(h header, raw []byte) {
-	if s.log == nil || !s.fromHead || s.log.first != 0 || !marksFile(s.flavor, h.kind) {
+	if s.log == nil || !s.fromHead || s.log.first != 0 {
+		return
+	}
+	if !s.tx.open && s.leavesOut(h) {
+		s.fromHead = false
+	}
+	if !s.fromHead || !marksFile(s.flavor, h.kind) {
 		return
 	}
 	log := *s.log
 	log.first = firstSum(raw)
 	s.log = &log
+}
+
+// leavesOut reports whether the server has sent nothing of what stands in front of an event.
+func (s *stream) leavesOut(h header) bool {
+	return saysPlace(h) && !isHeartbeat(h.kind) && h.logPos-h.size != uint32(s.offset)
+}
+
+// saysPlace reports whether the head of an event says where it ends in its file.
+func saysPlace(h header) bool {
+	return h.logPos != 0 && h.flags&replication.LOG_EVENT_ARTIFICIAL_F == 0
+}
+
+func isHeartbeat(t replication.EventType) bool {
+	return t == replication.HEARTBEAT_EVENT || t == replication.HEARTBEAT_LOG_EVENT_V2
 }
 
 func unix(seconds uint32) string { return time.Unix(int64(seconds), 0).UTC().Format(time.RFC3339) }
