@@ -169,6 +169,9 @@ func (l *watchList) resume(saved string) {
 func (l *watchList) connected() {
 	for _, w := range l.tables {
 		w.asked, w.since = false, logPlace{}
+		if w.fence {
+			clear(w.plans) // its columns are asked for again, and may be told now
+		}
 	}
 }
 

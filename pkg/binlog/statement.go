@@ -157,5 +157,24 @@ func (st statement) changesColumns() bool {
 // in the log. In row format the server leaves the query of CREATE TABLE ... SELECT out.
 func fillsNewTable(text []byte) bool {
 	first, _ := word(text)
-	return first == "CREATE" && mentions(text, "SELECT") && !strings.Contains(string(text), "START TRANSACTION")
+	return first == "CREATE" && mentions(unquoted(text), "SELECT") && !strings.Contains(string(text), "START TRANSACTION")
+}
+
+// unquoted leaves out what stands in quotes: names, defaults and comments of columns.
+func unquoted(text []byte) []byte {
+	var out []byte
+	for {
+		i := bytes.IndexAny(text, "'\"`")
+		if i < 0 {
+			return append(out, text...)
+		}
+		out = append(append(out, text[:i]...), ' ')
+		quote := text[i]
+		for i++; i < len(text) && text[i] != quote; i++ {
+			if text[i] == '\\' && quote != '`' {
+				i++
+			}
+		}
+		text = text[min(i+1, len(text)):]
+	}
 }

@@ -1,6 +1,10 @@
 package binlog
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/rowferry/rowferry/pkg/outbox"
+)
 
 // Which table a statement writes to or makes, and whether it can change the columns of
 // those it names.
@@ -56,5 +60,36 @@ func TestChangesColumns(t *testing.T) {
 		if got := (statement{text: []byte(text)}).classified().changesColumns(); got != want {
 			t.Errorf("%q: %v, want %v", text, got, want)
 		}
+	}
+}
+
+// A table that is filled as it is made holds rows that nobody sees; one that only speaks of
+// it does not.
+func TestFillsNewTable(t *testing.T) {
+	for text, want := range map[string]bool{
+		"CREATE TABLE outbox AS SELECT 1":                                       true,
+		"CREATE TABLE outbox (a INT COMMENT 'it''s \\' all') SELECT `a` FROM b": true,
+		"CREATE TABLE outbox (a INT) START TRANSACTION":                         false,
+		"CREATE TABLE outbox (a INT COMMENT 'for SELECT')":                      false,
+		"CREATE TABLE outbox (a INT, `select` INT) COMMENT=\"it's SELECT\"":     false,
+		"CREATE TABLE outbox (a INT COMMENT 'unclosed SELECT":                   false,
+		"CREATE TABLE outbox (a INT)":                                           false,
+	} {
+		if got := fillsNewTable([]byte(text)); got != want {
+			t.Errorf("%q: %v, want %v", text, got, want)
+		}
+	}
+}
+
+// A checkpoint table whose columns could not be told is looked at again by the next
+// connection: the account may have been granted SELECT.
+func TestFencesAreLookedForAgain(t *testing.T) {
+	fences := outbox.Table{Schema: "app", Name: "checkpoint"}
+	l := newWatchList(Config{FenceTable: fences})
+	w := l.find([]byte(fences.Schema), []byte(fences.Name))
+	w.plans["of unknown columns"] = nil
+	l.connected()
+	if len(w.plans) != 0 {
+		t.Errorf("still known not to be readable: %v", w.plans)
 	}
 }
