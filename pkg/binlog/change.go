@@ -13,6 +13,9 @@ func (s *stream) rows(f rowsFormat, body []byte) error {
 	if len(body) < 6 {
 		return errShort
 	}
+	if !s.tx.open { // the description of their table may stand before the position too
+		return gap("rows stand outside a transaction at %s:%d: the position was inside one", s.file, s.offset)
+	}
 	p := s.plans[littleEndian(body[:6])]
 	if p == nil {
 		return nil
@@ -22,9 +25,6 @@ func (s *stream) rows(f rowsFormat, body []byte) error {
 		if s.ignores(p, f.kind) {
 			return nil
 		}
-	}
-	if !s.tx.open {
-		return gap("rows of %s stand outside a transaction: the position was inside one", p.watched.table)
 	}
 	if err := s.reader.open(p, f, body); err != nil {
 		return err

@@ -173,6 +173,7 @@ func TestStateMachine(t *testing.T) {
 		{"anonymous", "mysql", "anonymous; query BEGIN; " + row1 + "; xid", "1|", false},
 		{"no gtid event at all", "mysql", "query BEGIN; " + row1 + "; xid; query CREATE TABLE x (a INT); query BEGIN; " + row2 + "; xid", "1| | 2|", false},
 		{"rows outside", "mysql", row1, "", true},
+		{"rows outside, of an unknown table", "mysql", "insert 1=a", "", true},
 		{"xa", "mysql", "gtid 1; query XA START X'67',X'',1; " + row1 + "; query XA END X'67',X'',1; prepare g; gtid 2; query XA COMMIT X'67',X'',1", "|1 1(xa)|1-2", false},
 		{"xa rolled back", "mysql", "gtid 1; query XA START X'67',X'',1; " + row1 + "; query XA END X'67',X'',1; prepare g; gtid 2; query XA ROLLBACK X'67',X'',1; gtid 3; query XA COMMIT X'67',X'',1", "|1 |1-2 |1-3", false},
 		{"xa unknown", "mysql", "gtid 2; query XA COMMIT X'67',X'',1", "|2", false},
