@@ -89,7 +89,7 @@ func (b *bench) drainRatios() {
 		{"rowferry status", "bare loop that marks", ">= 0.95"}, {"rowferry status", "ceiling: ledger", ""},
 		{"rowferry delete", "rowferry status", ">= 1"},
 		{"rowferry none" + goingOn, rivalTuned + goingOn, ">= 10"}, {"rowferry status" + goingOn, rivalTuned + goingOn, ">= 2.5"},
-		{"rowferry none" + goingOn, rivalDefaults + goingOn, ""},
+		{"rowferry none" + goingOn, rivalDefaults + goingOn, ""}, {"rowferry status" + goingOn, rivalDefaults + goingOn, ""},
 		{"bare loop", "ceiling: broker", ""},
 		{"rowferry none, CPU for 100,000 messages", "bare loop, CPU for 100,000 messages", ""},
 		{"rowferry none, peak memory", "bare loop, peak memory", ""},

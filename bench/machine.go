@@ -67,7 +67,7 @@ func (b *bench) serverSettings(ctx context.Context) ([]string, error) {
 		}
 		s = append(s, "mysql "+name+"="+value)
 	}
-	return append(s, "rocketmq 5.4.0 flushDiskType=ASYNC_FLUSH, JVM "+brokerJVM), nil
+	return append(s, "rocketmq 5.4.0 flushDiskType=ASYNC_FLUSH waitTimeMillsInSendQueue=5000, JVM "+brokerJVM), nil
 }
 
 // commit names what is measured; "" outside a checkout.

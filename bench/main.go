@@ -40,6 +40,13 @@ type options struct {
 	sentRows  int
 }
 
+// String leaves out the folders, which are nobody's business and change nothing.
+func (o options) String() string {
+	type plain options // without this method
+	o.out, o.profile = "", ""
+	return fmt.Sprintf("%+v", plain(o))
+}
+
 // bareCommand makes this program the bare loop; see bareMain.
 const bareCommand = "bare-loop"
 
@@ -95,7 +102,7 @@ func run(ctx context.Context, o options) error {
 	}
 	defer s.stop() //nolint:errcheck // the results are written by then
 	b := &bench{o: o, servers: s, binary: binary, dir: dir,
-		results: results{At: time.Now().UTC(), Commit: commit(ctx), Machine: describeMachine(), Options: fmt.Sprintf("%+v", o)}}
+		results: results{At: time.Now().UTC(), Commit: commit(ctx), Machine: describeMachine(), Options: o.String()}}
 	if b.results.Settings, err = b.serverSettings(ctx); err != nil {
 		return err
 	}
