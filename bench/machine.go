@@ -59,7 +59,7 @@ func (b *bench) serverSettings(ctx context.Context) ([]string, error) {
 	var s []string
 	for _, name := range []string{
 		"version", "sync_binlog", "innodb_flush_log_at_trx_commit", "innodb_buffer_pool_size", "innodb_redo_log_capacity",
-		"binlog_format", "binlog_row_image", "gtid_mode", "innodb_flush_method",
+		"binlog_format", "binlog_row_image", "binlog_row_metadata", "gtid_mode", "innodb_flush_method",
 	} {
 		var value string
 		if err := b.servers.db.QueryRowContext(ctx, "SELECT @@GLOBAL."+name).Scan(&value); err != nil {

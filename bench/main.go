@@ -38,6 +38,7 @@ type options struct {
 	rival     bool
 	growth    bool
 	sentRows  int
+	mysqld    string // further flags
 }
 
 // String leaves out the folders, which are nobody's business and change nothing.
@@ -71,6 +72,7 @@ func main() {
 	flag.BoolVar(&o.rival, "rival", false, "also measure Debezium Server (fetched by scripts/provision debezium, 780 MB)")
 	flag.BoolVar(&o.growth, "growth", false, "also measure how cost grows with the work (takes an hour and 30 GB of disk)")
 	flag.IntVar(&o.sentRows, "sent-rows", 10_000_000, "rows of earlier times in the table, for --growth")
+	flag.StringVar(&o.mysqld, "mysqld", "", `further flags of the database, as in --mysqld="--binlog-row-metadata=FULL"`)
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -96,7 +98,7 @@ func run(ctx context.Context, o options) error {
 		return fmt.Errorf("building rowferry: %w\n%s", err, out)
 	}
 	fmt.Fprintln(os.Stderr, "starting servers")
-	s, err := startServers(dir)
+	s, err := startServers(dir, o.mysqld)
 	if err != nil {
 		return err
 	}

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"time"
+	"strings"
 
 	_ "github.com/go-sql-driver/mysql" // the driver of every pool here
 
@@ -29,7 +29,7 @@ type servers struct {
 	running    []*testservers.Process // database, name server, broker
 }
 
-func startServers(dir string) (*servers, error) {
+func startServers(dir, mysqlFlags string) (*servers, error) {
 	// The tests start RocketMQ for a quick start; here it shall run at full speed.
 	if err := os.Setenv("FERRYTEST_JVM", brokerJVM); err != nil {
 		return nil, err
@@ -43,6 +43,7 @@ func startServers(dir string) (*servers, error) {
 		},
 	}
 	names := testservers.NameServer{Dir: filepath.Join(dir, "namesrv"), Port: testservers.FreePort(0)}
+	mysqld.Flags = append(mysqld.Flags, strings.Fields(mysqlFlags)...)
 	broker := testservers.BrokerServer{
 		Dir: filepath.Join(dir, "broker"), Port: testservers.FreePort(testservers.BrokerPortSpan), NameServer: names.Addr(),
 		// Full files may go at once when they are asked to; see tidy.
@@ -65,15 +66,6 @@ func startServers(dir string) (*servers, error) {
 	}
 	s.db.SetMaxIdleConns(100) // as many as there are writers: none shall dial while it is measured
 	return s, nil
-}
-
-// cpu returns the CPU time of database and broker so far.
-func (s *servers) cpu() (database, broker time.Duration, err error) {
-	if database, err = cpuOf(s.running[0].PID); err != nil {
-		return 0, 0, err
-	}
-	broker, err = cpuOf(s.running[2].PID)
-	return database, broker, err
 }
 
 // killBroker ends the broker as a crash does.
