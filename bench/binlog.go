@@ -137,24 +137,32 @@ func (b *bench) newStretch(ctx context.Context, name string, fill func(context.C
 // writes the outbox too.
 func (b *bench) fillSmall(ctx context.Context, schema string) error {
 	const transactions, writers = 60_000, 8
+	return b.commitEach(ctx, transactions, writers, func(i int) []string {
+		queries := []string{"INSERT INTO " + schema + ".other (a, b) VALUES (REPEAT('a', 100), 1), (REPEAT('b', 100), 2)"}
+		if i%100 == 0 {
+			queries = append(queries, outboxInsert(schema, b.o.payload))
+		}
+		return queries
+	})
+}
+
+// fillBulk commits transactions of a thousand rows and ten of the outbox.
+func (b *bench) fillBulk(ctx context.Context, schema string) error {
+	const transactions, writers, rows = 1200, 4, 1000
+	values := strings.TrimSuffix(strings.Repeat("(REPEAT('a', 200), 1),", rows), ",")
+	outboxRows := outboxInsert(schema, b.o.payload) + strings.Repeat(", "+outboxValues(b.o.payload), rows/100-1)
+	queries := []string{"INSERT INTO " + schema + ".other (a, b) VALUES " + values, outboxRows}
+	return b.commitEach(ctx, transactions, writers, func(int) []string { return queries })
+}
+
+// commitEach commits so many transactions by several writers at once; queries gives the
+// statements of a writer's i-th one.
+func (b *bench) commitEach(ctx context.Context, transactions, writers int, queries func(i int) []string) error {
 	var g errgroup.Group
 	for range writers {
 		g.Go(func() error {
 			for i := range transactions / writers {
-				tx, err := b.servers.db.BeginTx(ctx, nil)
-				if err != nil {
-					return err
-				}
-				queries := []string{"INSERT INTO " + schema + ".other (a, b) VALUES (REPEAT('a', 100), 1), (REPEAT('b', 100), 2)"}
-				if i%100 == 0 {
-					queries = append(queries, outboxInsert(schema, b.o.payload))
-				}
-				for _, q := range queries {
-					if _, err := tx.ExecContext(ctx, q); err != nil {
-						return errors.Join(err, tx.Rollback())
-					}
-				}
-				if err := tx.Commit(); err != nil {
+				if err := b.commit(ctx, queries(i)); err != nil {
 					return err
 				}
 			}
@@ -164,32 +172,17 @@ func (b *bench) fillSmall(ctx context.Context, schema string) error {
 	return g.Wait()
 }
 
-// fillBulk commits transactions of a thousand rows and ten of the outbox.
-func (b *bench) fillBulk(ctx context.Context, schema string) error {
-	const transactions, writers, rows = 1200, 4, 1000
-	values := strings.TrimSuffix(strings.Repeat("(REPEAT('a', 200), 1),", rows), ",")
-	outboxRows := outboxInsert(schema, b.o.payload) + strings.Repeat(", "+outboxValues(b.o.payload), rows/100-1)
-	var g errgroup.Group
-	for range writers {
-		g.Go(func() error {
-			for range transactions / writers {
-				tx, err := b.servers.db.BeginTx(ctx, nil)
-				if err != nil {
-					return err
-				}
-				for _, q := range []string{"INSERT INTO " + schema + ".other (a, b) VALUES " + values, outboxRows} {
-					if _, err := tx.ExecContext(ctx, q); err != nil {
-						return errors.Join(err, tx.Rollback())
-					}
-				}
-				if err := tx.Commit(); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
+func (b *bench) commit(ctx context.Context, queries []string) error {
+	tx, err := b.servers.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
 	}
-	return g.Wait()
+	for _, q := range queries {
+		if _, err := tx.ExecContext(ctx, q); err != nil {
+			return errors.Join(err, tx.Rollback())
+		}
+	}
+	return tx.Commit()
 }
 
 func outboxInsert(schema string, payloadBytes int) string {

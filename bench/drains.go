@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -173,7 +172,7 @@ func (b *bench) gtids(ctx context.Context) (set string, err error) {
 
 // drain has rowferry carry a backlog.
 func (b *bench) drain(ctx context.Context, l backlog, ledger string, env ...string) (c carried, err error) {
-	topic, err := b.topic(fmt.Sprintf("drain_%s_%d", ledger, rand.Uint32()))
+	topic, err := b.topic("drain_" + ledger)
 	if err != nil {
 		return c, err
 	}
@@ -217,7 +216,7 @@ func (b *bench) awaitMarked(ctx context.Context, schema string) error {
 
 // drainBare has the bare loop carry a backlog, in a process of its own.
 func (b *bench) drainBare(ctx context.Context, l backlog, mark bool) (c carried, err error) {
-	topic, err := b.topic(fmt.Sprintf("bare_%d", rand.Uint32()))
+	topic, err := b.topic("bare")
 	if err != nil {
 		return c, err
 	}

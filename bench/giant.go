@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"time"
 )
 
@@ -19,11 +18,7 @@ func (b *bench) giants(ctx context.Context) error {
 }
 
 func (b *bench) giant(ctx context.Context, compression string) error {
-	schema, err := b.schema("bench_giant")
-	if err != nil {
-		return err
-	}
-	topic, err := b.topic(fmt.Sprintf("giant_%d", rand.Uint32()))
+	schema, topic, err := b.ground("giant")
 	if err != nil {
 		return err
 	}

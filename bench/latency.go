@@ -18,8 +18,9 @@ import (
 	"github.com/rowferry/rowferry/demo/consumer"
 )
 
-// topic creates a topic and returns its name.
-func (b *bench) topic(name string) (string, error) {
+// topic creates a topic, fresh for every call, and returns its name.
+func (b *bench) topic(part string) (string, error) {
+	name := fmt.Sprintf("%s_%d", part, rand.Uint32())
 	a, err := admin.NewAdmin(admin.WithResolver(primitive.NewPassthroughResolver([]string{b.servers.nameServer})))
 	if err != nil {
 		return "", err
@@ -85,11 +86,7 @@ func (b *bench) latencyRatios() {
 func latencyName(who, rate string) string { return who + " at " + rate + " tx/s, commit to consumer " }
 
 func (b *bench) latencyOf(ctx context.Context, s subject, rate int) (err error) {
-	schema, err := b.schema("bench_latency")
-	if err != nil {
-		return err
-	}
-	topic, err := b.topic(fmt.Sprintf("latency_%d", rand.Uint32()))
+	schema, topic, err := b.ground("latency")
 	if err != nil {
 		return err
 	}

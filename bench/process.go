@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/rowferry/rowferry/demo/consumer"
@@ -28,7 +27,7 @@ func (b *bench) coldStart(ctx context.Context) (took time.Duration, err error) {
 	if err != nil {
 		return 0, err
 	}
-	topic, err := b.topic(fmt.Sprintf("start_%d", rand.Uint32()))
+	topic, err := b.topic("start")
 	if err != nil {
 		return 0, err
 	}
@@ -76,22 +75,11 @@ func (b *bench) consume(ctx context.Context, topic string, handle func(consumer.
 // memory measures the resident memory of an idle relay, and of one whose broker is
 // away while a backlog waits.
 func (b *bench) memory(ctx context.Context) (err error) {
-	schema, err := b.schema("bench_memory")
-	if err != nil {
-		return err
-	}
-	topic, err := b.topic(fmt.Sprintf("memory_%d", rand.Uint32()))
-	if err != nil {
-		return err
-	}
-	r, err := b.startRelay(ctx, schema, "ROWFERRY_ROUTE_TOPIC="+topic)
+	r, schema, _, err := b.readyRelay(ctx, "memory")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.stop()) }()
-	if err := r.awaitReady(ctx); err != nil {
-		return err
-	}
 	time.Sleep(5 * time.Second)
 	rss, _, _, err := usage(r.cmd.Process.Pid)
 	if err != nil {

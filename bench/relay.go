@@ -59,6 +59,21 @@ func (b *bench) startRelay(ctx context.Context, schema string, env ...string) (*
 	return r, r.cmd.Start()
 }
 
+// readyRelay starts rowferry over a schema and a topic of a part's own, and returns once
+// it reads the binlog.
+func (b *bench) readyRelay(ctx context.Context, part string) (r *relay, schema, topic string, err error) {
+	if schema, topic, err = b.ground(part); err != nil {
+		return nil, "", "", err
+	}
+	if r, err = b.startRelay(ctx, schema, "ROWFERRY_ROUTE_TOPIC="+topic); err != nil {
+		return nil, "", "", err
+	}
+	if err := r.awaitReady(ctx); err != nil {
+		return nil, "", "", errors.Join(err, r.stop())
+	}
+	return r, schema, topic, nil
+}
+
 // profile keeps the CPU profile of the next seconds.
 func (r *relay) profile(file string) error {
 	time.Sleep(300 * time.Millisecond) // until it listens

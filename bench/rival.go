@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -145,7 +144,7 @@ func (r *rival) logTail() string {
 // primeRival runs one until it follows the binlog, and stops it: then its offsets tell
 // the next one where to go on, as a restart finds them.
 func (b *bench) primeRival(ctx context.Context, dir, name, schema string) error {
-	topic, err := b.topic(fmt.Sprintf("prime_%d", rand.Uint32()))
+	topic, err := b.topic("prime")
 	if err != nil {
 		return err
 	}
@@ -189,7 +188,7 @@ func (b *bench) drainOneRival(ctx context.Context, name string) (c carried, err 
 	if err := b.fill(ctx, schema, b.o.rows); err != nil {
 		return c, err
 	}
-	topic, err := b.topic(fmt.Sprintf("rival_%d", rand.Uint32()))
+	topic, err := b.topic("rival")
 	if err != nil {
 		return c, err
 	}

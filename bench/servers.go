@@ -92,6 +92,15 @@ func (s *servers) stop() error {
 	return errors.Join(errs...)
 }
 
+// ground makes the schema and the topic of a part.
+func (b *bench) ground(part string) (schema, topic string, err error) {
+	if schema, err = b.schema("bench_" + part); err != nil {
+		return "", "", err
+	}
+	topic, err = b.topic(part)
+	return schema, topic, err
+}
+
 // schema makes an empty schema with an outbox table and returns its name.
 func (b *bench) schema(name string) (string, error) {
 	for _, q := range []string{

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 )
 
@@ -23,22 +22,11 @@ func (b *bench) sustained(ctx context.Context) (err error) {
 			rate = int(f.Median * 2 / 5)
 		}
 	}
-	schema, err := b.schema("bench_sustained")
-	if err != nil {
-		return err
-	}
-	topic, err := b.topic(fmt.Sprintf("sustained_%d", rand.Uint32()))
-	if err != nil {
-		return err
-	}
-	r, err := b.startRelay(ctx, schema, "ROWFERRY_ROUTE_TOPIC="+topic)
+	r, schema, topic, err := b.readyRelay(ctx, "sustained")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.stop()) }()
-	if err := r.awaitReady(ctx); err != nil {
-		return err
-	}
 	name := "rowferry sustained load"
 	b.results.add(name+", rate asked for", float64(rate), "rows/s")
 	_, _, before, err := usage(r.cmd.Process.Pid)
@@ -98,7 +86,7 @@ func (b *bench) insertBeside(ctx context.Context, waiting int, relayed bool) (p9
 		w, err := b.commitSteadily(ctx, l.schema, load)
 		return w.p99(), err
 	}
-	topic, err := b.topic(fmt.Sprintf("inserters_%d", rand.Uint32()))
+	topic, err := b.topic("inserters")
 	if err != nil {
 		return 0, err
 	}
