@@ -39,7 +39,7 @@ func TestRowsThatTheBinlogDoesNotHold(t *testing.T) {
 					`rowferry_binlog_gap rowferry_binlog_gap`:           0,
 				} {
 					var metricName, label string
-					fmt.Sscan(name, &metricName, &label)
+					fmt.Sscan(name, &metricName, &label) //nolint:errcheck // a key of this table
 					if got := metric(t, f, metricName, label); got != n {
 						t.Errorf("%s is %v, want %v", name, got, n)
 					}

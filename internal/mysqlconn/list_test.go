@@ -32,12 +32,7 @@ func openList(t *testing.T, choice Choice, dsns ...string) *sql.DB {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := db.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return db
+	return closeAtEnd(t, db)
 }
 
 // The store moves with the primary: from the first server of the list that is one, to

@@ -28,6 +28,10 @@ func open(t *testing.T, dsn string, o Options) *sql.DB {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return closeAtEnd(t, db)
+}
+
+func closeAtEnd(t *testing.T, db *sql.DB) *sql.DB {
 	t.Cleanup(func() {
 		if err := db.Close(); err != nil {
 			t.Error(err)

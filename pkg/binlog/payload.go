@@ -146,8 +146,7 @@ func (p *payloadReader) next(r io.Reader, want func(header, uint64) bool, do fun
 	if p.body.Cap() > packetBytesKept {
 		p.body = bytes.Buffer{}
 	}
-	const idSize = 6
-	if err := p.copy(r, min(size, idSize)); err != nil {
+	if err := p.copy(r, min(size, tableIDSize)); err != nil {
 		return false, err
 	}
 	if !want(h, littleEndian(p.body.Bytes())) {

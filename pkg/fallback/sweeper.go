@@ -78,7 +78,7 @@ type Config struct {
 	Logger zerolog.Logger
 }
 
-// AnyAge, for a grace, is none: rows are taken whatever their date.
+// AnyAge is a grace of none: rows are taken whatever their date.
 const AnyAge = -time.Second
 
 // stretchPages is how many pages share one fence.
