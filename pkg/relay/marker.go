@@ -29,6 +29,10 @@ type settlement struct {
 	label     string // metric label of a failure
 	skipped   string // why it was not sent on purpose
 	deferred  string // why it was left to the sweep
+
+	// Of an event that was not sent, as it was then: it may go on in its lane meanwhile.
+	attempts int
+	orderKey string
 }
 
 // failure is the settlement of a row that can never go.
@@ -45,13 +49,25 @@ func describe(err error) string {
 
 // settle sends an item to the marker.
 func (e *Engine) settle(it *item, s settlement) {
-	s.item = it
-	e.marks.push(s)
+	e.marks.push(s.of(it))
 }
 
 // recordOnly has an outcome written while the item goes on in its lane.
 func (e *Engine) recordOnly(it *item, kind outbox.OutcomeKind, reason string) {
-	e.marks.push(settlement{item: it, kind: kind, write: true, keep: true, reason: reason})
+	e.marks.push(settlement{kind: kind, write: true, keep: true, reason: reason}.of(it))
+}
+
+// of completes a settlement with what is recorded of its item.
+//
+// What must hold: whoever holds the item calls it, and the marker reads from the item
+// nothing that a lane may still write. Otherwise a late ledger records another attempt
+// than the one that failed. Shown by TestAttemptsAreRecordedAsTheyWereWhenTheyFailed.
+func (s settlement) of(it *item) settlement {
+	s.item = it
+	if s.kind == outbox.OutcomeFailed || s.kind == outbox.OutcomeAttempt {
+		s.attempts, s.orderKey = it.attempts, it.orderKey()
+	}
+	return s
 }
 
 // markLoop records what became of events and saves positions, until the lanes have
@@ -159,7 +175,7 @@ func outcomesOf(batch []settlement) []outbox.Outcome {
 		if s.write {
 			outcomes = append(outcomes, outbox.Outcome{
 				Key: s.item.event.Key(), Kind: s.kind, Token: s.item.token, Reason: s.reason,
-				Backoff: backoffSeconds(s.item.attempts), OrderKey: s.item.orderKey(),
+				Backoff: backoffSeconds(s.attempts), OrderKey: s.orderKey,
 			})
 		}
 	}
