@@ -16,6 +16,7 @@ import (
 
 // Request codes of RocketMQ 5.
 const (
+	codeSend         = 10
 	codePull         = 11
 	codeUpdateTopic  = 17
 	codeUpdateConfig = 25
@@ -23,12 +24,15 @@ const (
 	codeMaxOffset    = 30
 	codeMinOffset    = 31
 	codeRoute        = 105
+	codeSendV2       = 310
+	codeSendBatch    = 320
 	codeTopicConfig  = 351
 )
 
 // Response codes.
 const (
 	responseOK            = 0
+	responseBusy          = 2
 	responseTopicMissing  = 17
 	responsePullNotFound  = 19
 	responsePullRetry     = 20
@@ -112,36 +116,54 @@ func (r remote) call(code int, fields map[string]string, body []byte) (map[strin
 	return answer.ExtFields, answerBody, err
 }
 
-// send writes a frame: its length, the header's length, the header as JSON, the body.
 func (r remote) send(c command, body []byte) error {
 	header, err := json.Marshal(c)
 	if err != nil {
 		return err
 	}
-	frame := binary.BigEndian.AppendUint32(nil, uint32(4+len(header)+len(body)))
-	frame = binary.BigEndian.AppendUint32(frame, uint32(len(header)))
-	frame = append(append(frame, header...), body...)
-	_, err = r.conn.Write(frame)
+	_, err = r.conn.Write(frame{0, header, body}.bytes())
 	return err
 }
 
 func (r remote) receive() (command, []byte, error) {
 	var c command
-	var lengths [8]byte
-	if _, err := io.ReadFull(r.conn, lengths[:]); err != nil {
+	f, err := readFrame(r.conn)
+	if err != nil {
 		return c, nil, err
 	}
-	total := int(binary.BigEndian.Uint32(lengths[:4]))
-	header := int(binary.BigEndian.Uint32(lengths[4:]) & 0xffffff) // the high byte is the coding, 0 for JSON
-	if total > maxFrame || header > total-4 {
-		return c, nil, fmt.Errorf("impossible frame: %d bytes with a header of %d", total, header)
-	}
-	rest := make([]byte, total-4)
-	if _, err := io.ReadFull(r.conn, rest); err != nil {
-		return c, nil, err
-	}
-	if err := json.Unmarshal(rest[:header], &c); err != nil {
+	if err := json.Unmarshal(f.header, &c); err != nil {
 		return c, nil, fmt.Errorf("header: %w", err)
 	}
-	return c, rest[header:], nil
+	return c, f.body, nil
+}
+
+// frame is a request or an answer as it is on the wire.
+type frame struct {
+	coding byte // of the header; 0: JSON
+	header []byte
+	body   []byte
+}
+
+func readFrame(r io.Reader) (frame, error) {
+	var lengths [8]byte
+	if _, err := io.ReadFull(r, lengths[:]); err != nil {
+		return frame{}, err
+	}
+	total := int(binary.BigEndian.Uint32(lengths[:4]))
+	header := int(binary.BigEndian.Uint32(lengths[4:]) & 0xffffff)
+	if total > maxFrame || header > total-4 {
+		return frame{}, fmt.Errorf("impossible frame: %d bytes with a header of %d", total, header)
+	}
+	rest := make([]byte, total-4)
+	if _, err := io.ReadFull(r, rest); err != nil {
+		return frame{}, err
+	}
+	return frame{lengths[4], rest[:header], rest[header:]}, nil
+}
+
+// bytes are the frame's length, the header's length, the header and the body.
+func (f frame) bytes() []byte {
+	b := binary.BigEndian.AppendUint32(nil, uint32(4+len(f.header)+len(f.body)))
+	b = binary.BigEndian.AppendUint32(b, uint32(f.coding)<<24|uint32(len(f.header)))
+	return append(append(b, f.header...), f.body...)
 }
