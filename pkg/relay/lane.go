@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"time"
 
@@ -17,6 +18,9 @@ type lane struct {
 	place
 	index int
 	queue *queue[*item]
+	work  context.Context // ends with the engine's, or when the topic gets other lanes
+	end   context.CancelFunc
+	ended chan struct{} // closed when its goroutine has ended: what it has not sent is in the queue
 
 	// For the lane's goroutine only:
 	failure string    // reason of the newest failed attempt
@@ -29,19 +33,32 @@ func newLane(topic string, index int) *lane {
 	return l
 }
 
-// runLane sends what is in the lane until the engine stops. There is no linger:
+// startLane starts a lane, under the mutex.
+func (e *Engine) startLane(l *lane) {
+	l.work, l.end = context.WithCancel(e.work)
+	l.ended = make(chan struct{})
+	e.group.Go(func() error {
+		defer close(l.ended)
+		e.runLane(l)
+		return nil
+	})
+}
+
+// runLane sends what is in the lane until it is to end. There is no linger:
 // while one batch is away the next one gathers, so an idle lane sends at once
 // and a busy one sends large batches.
 func (e *Engine) runLane(l *lane) {
-	for {
+	for l.work.Err() == nil {
 		if e.stateOf(&l.place) == placeParked && !e.probeUntilTaken(l) {
 			return
 		}
-		items, err := l.queue.takeSome(e.work, e.batchLen)
+		items, err := l.queue.takeSome(l.work, e.batchLen)
 		if err != nil {
 			return
 		}
-		e.deliver(e.work, l, items)
+		for _, group := range slices.Backward(e.deliver(l.work, l, items)) {
+			l.queue.putBack(group)
+		}
 	}
 }
 
@@ -57,10 +74,10 @@ func (e *Engine) batchLen(items []*item) int {
 	return len(items)
 }
 
-// deliver sends items, in order, until each is settled, the lane is parked or the
-// engine stops. A batch that is taken apart is a list of groups.
-func (e *Engine) deliver(ctx context.Context, l *lane, items []*item) {
-	groups := [][]*item{items}
+// deliver sends items, in order, until each is settled, the lane is parked or ctx
+// ends; then it returns what is left. A batch that is taken apart is a list of groups.
+func (e *Engine) deliver(ctx context.Context, l *lane, items []*item) (groups [][]*item) {
+	groups = [][]*item{items}
 	pause := newBackOff(50*time.Millisecond, 5*time.Second)
 	for len(groups) > 0 && ctx.Err() == nil {
 		head := e.dropStale(l, groups[0])
@@ -73,16 +90,17 @@ func (e *Engine) deliver(ctx context.Context, l *lane, items []*item) {
 			e.laneWorks(l)
 			groups = groups[1:]
 			if e.parkSlow(l, groups) {
-				return
+				return nil
 			}
 			pause.Reset()
 			continue
 		}
 		rest, wait := e.afterFailure(ctx, l, append([][]*item{head}, groups[1:]...), err)
 		if groups = rest; wait && !e.rest(ctx, retryAfter(err, groups, pause.NextBackOff())) {
-			return
+			break
 		}
 	}
+	return groups
 }
 
 // afterFailure decides what becomes of the groups whose first one could not be sent.

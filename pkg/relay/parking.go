@@ -116,6 +116,8 @@ func (e *Engine) finish(left leftover, reason string) {
 // of a topic is asked too: rows may have gone back there before its lanes were known.
 func (p *place) refusal(t *topic, pass uint64) string {
 	switch {
+	case t.moving != nil:
+		return refreezing
 	case p.state == placeParked, p.state != placeOpen && p.scan != pass:
 		return DeferredParked
 	case p.gaveBack.Load() == pass, t.gaveBack.Load() == pass:

@@ -27,7 +27,7 @@ func TestParkingKeepsOrderAndLosesNothing(t *testing.T) {
 		var err error
 		synctest.Test(t, func(t *testing.T) {
 			var parked, reopened int64
-			parked, reopened, err = simulate(t, seed)
+			parked, reopened, err = simulate(t, seed, 500*time.Millisecond)
 			parkings.Add(parked)
 			reopenings.Add(reopened)
 		})
@@ -52,7 +52,8 @@ func (c *counting) Run(_ *zerolog.Event, _ zerolog.Level, msg string) {
 	}
 }
 
-func simulate(t *testing.T, seed uint64) (parked, reopened int64, err error) {
+// simulate runs one town; also is done while rows are written.
+func simulate(t *testing.T, seed uint64, parkAfter time.Duration, also ...func(*town, *Engine)) (parked, reopened int64, err error) {
 	random := rand.New(rand.NewPCG(seed, 1))
 	w := newTown(random)
 	inflight := []int64{20, 100, 1000}[random.IntN(3)]
@@ -65,7 +66,7 @@ func simulate(t *testing.T, seed uint64) (parked, reopened int64, err error) {
 		Source: w, Router: w, Sink: w, Rows: w, Ledger: w, Checkpoints: w, Fences: w,
 		TokenPrefix: "me", InflightMax: inflight, InflightBytesMax: 1 << 20, SendBatchMax: 8, SendBatchBytesMax: 1 << 20,
 		CheckpointInterval: 5 * time.Millisecond, DrainTimeout: 5 * time.Second, Lease: time.Minute, MaxAttempts: 5,
-		ParkAfter: 500 * time.Millisecond, SourceLagMax: 10 * time.Second, Grace: time.Second,
+		ParkAfter: parkAfter, SourceLagMax: 10 * time.Second, Grace: time.Second,
 		Hooks:  Hooks{Recovered: func(string) { sweeper.Trigger() }},
 		Logger: zerolog.New(nil).Hook(log),
 	})
@@ -87,6 +88,9 @@ func simulate(t *testing.T, seed uint64) (parked, reopened int64, err error) {
 				w.misfortune(topics)
 			}
 		})
+	}
+	for _, do := range also {
+		writing.Go(func() { do(w, e) })
 	}
 	writing.Wait()
 	for deadline := time.Now().Add(10 * time.Minute); !(w.settled() && len(e.Usage().Parked) == 0) && time.Now().Before(deadline); {

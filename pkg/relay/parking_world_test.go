@@ -33,6 +33,7 @@ type town struct {
 	random *rand.Rand
 	claims bool
 	lanes  int
+	counts map[string]int // topic -> lanes, where it is not that number
 	rows   []*townRow
 	byID   map[string]*townRow
 	commit map[string][]string // key -> ids in the order of commits
@@ -49,7 +50,7 @@ type town struct {
 func newTown(random *rand.Rand) *town {
 	return &town{
 		random: random, claims: random.IntN(2) == 0, lanes: 1 + random.IntN(3),
-		byID: map[string]*townRow{}, commit: map[string][]string{}, stored: map[string][]string{},
+		counts: map[string]int{}, byID: map[string]*townRow{}, commit: map[string][]string{}, stored: map[string][]string{},
 		broken: map[string]error{}, slow: map[string]time.Duration{}, bad: map[string]bool{},
 		binlog: make(chan outbox.Batch, 100_000),
 	}
@@ -168,7 +169,14 @@ func (w *town) Check(*outbox.Message) error { return nil }
 func (w *town) Lanes(_ context.Context, topic string) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.lanes, w.broken[topic]
+	return w.lanesOf(topic), w.broken[topic]
+}
+
+func (w *town) lanesOf(topic string) int {
+	if n := w.counts[topic]; n > 0 {
+		return n
+	}
+	return w.lanes
 }
 
 func (w *town) Send(_ context.Context, topic string, lane int, msgs []*outbox.Message) error {
@@ -300,7 +308,7 @@ func (w *town) misfortune(topics []string) {
 	var err error = &outbox.SendError{Class: outbox.Configuration, Reason: "topic_missing"}
 	var slow time.Duration
 	if w.chance(2) {
-		name = fmt.Sprintf("%s/%d", name, w.random.IntN(w.lanes))
+		name = fmt.Sprintf("%s/%d", name, w.random.IntN(w.lanesOf(name)))
 		if err = errAway; w.chance(4) {
 			err, slow = nil, 300*time.Millisecond
 		}

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"slices"
 	"sync"
 )
 
@@ -10,6 +11,7 @@ import (
 type queue[T any] struct {
 	mu    sync.Mutex
 	items []T
+	taken bool          // what takeSome returned last is still being worked on
 	wake  chan struct{} // holds a token while items is not empty
 }
 
@@ -45,10 +47,11 @@ func (q *queue[T]) take(ctx context.Context, spare []T) ([]T, error) {
 }
 
 // takeSome is take for the first n items, n being what count says of those that
-// are there.
+// are there. Who asks for more has done with what it was given before.
 func (q *queue[T]) takeSome(ctx context.Context, count func([]T) int) ([]T, error) {
 	for {
 		q.mu.Lock()
+		q.taken = len(q.items) > 0
 		if n := len(q.items); n > 0 {
 			n = count(q.items)
 			got := q.items[:n:n]
@@ -63,6 +66,22 @@ func (q *queue[T]) takeSome(ctx context.Context, count func([]T) int) ([]T, erro
 		case <-q.wake:
 		}
 	}
+}
+
+// putBack puts items that could not be worked on before all others.
+func (q *queue[T]) putBack(items []T) {
+	q.mu.Lock()
+	q.items = append(slices.Clone(items), q.items...)
+	q.mu.Unlock()
+	q.signal()
+}
+
+// quiet reports whether nothing is in the queue and nothing taken from it by takeSome
+// is being worked on.
+func (q *queue[T]) quiet() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.items) == 0 && !q.taken
 }
 
 // remove takes out what match says, keeping the order of the rest.

@@ -100,11 +100,11 @@ func (e *Engine) unpark(p *place) []*item {
 }
 
 // probeUntilTaken sends the oldest row of a parked lane from time to time, until the
-// broker takes it. It reports false if the engine ends.
+// broker takes it. It reports false if the lane ends.
 func (e *Engine) probeUntilTaken(l *lane) bool {
 	pause := newBackOff(500*time.Millisecond, 5*time.Second)
 	for {
-		if !e.rest(e.work, pause.NextBackOff()) || isClosed(e.drainStarted) {
+		if !e.rest(l.work, pause.NextBackOff()) || isClosed(e.drainStarted) {
 			return false
 		}
 		if e.probe(l) {
@@ -134,7 +134,7 @@ func (e *Engine) probe(l *lane) bool {
 	if it == nil {
 		return false
 	}
-	events, states, err := e.cfg.Rows.Load(e.work, l.head.Table, []string{l.head.ID})
+	events, states, err := e.cfg.Rows.Load(l.work, l.head.Table, []string{l.head.ID})
 	if err != nil {
 		e.giveUp(it, "probe")
 		return false
@@ -148,7 +148,7 @@ func (e *Engine) probe(l *lane) bool {
 		e.giveUp(it, "probe")
 		return true
 	}
-	if err = e.send(e.work, l, []*item{it}); err == nil {
+	if err = e.send(l.work, l, []*item{it}); err == nil {
 		return true
 	}
 	e.setFailing(&l.place, err, time.Time{}) // only the reason
@@ -173,7 +173,12 @@ func (e *Engine) borrow(key outbox.Key) *item {
 func (e *Engine) laneIndex(msg *outbox.Message) int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return laneOf(msg.Key, len(e.topics[msg.Topic].lanes))
+	t := e.topics[msg.Topic]
+	lanes := t.lanes
+	if t.moving != nil {
+		lanes = t.moving.lanes
+	}
+	return laneOf(msg.Key, len(lanes))
 }
 
 // HasParked reports whether there are lanes whose rows are passed over.

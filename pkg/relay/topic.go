@@ -13,6 +13,8 @@ type topic struct {
 	lanes     []*lane
 	waiting   []*item
 	resolving bool
+	moving    *move // the lanes are being changed: events wait here meanwhile. See Refreeze
+	moves     int   // how often they were
 }
 
 // topicOf returns what is known of a topic.
@@ -85,14 +87,18 @@ func (e *Engine) queueUp(t *topic, p *place, it *item) {
 func (e *Engine) resolve(t *topic) {
 	pause := newBackOff(100*time.Millisecond, 5*time.Second)
 	for {
-		began := time.Now()
+		began, moves := time.Now(), e.movesOf(t)
 		n, err := e.cfg.Sink.Lanes(e.work, t.name)
 		if err == nil {
 			e.clearFailing(&t.place)
-			if e.openLanes(t, n) {
+			opened, parked := e.openLanes(t, n, moves)
+			if parked {
 				e.hooks.Recovered(t.name)
 			}
-			return
+			if opened || !e.rest(e.work, pause.NextBackOff()) {
+				return
+			}
+			continue
 		}
 		e.setFailing(&t.place, err, began)
 		if e.giveUpWaiting(t, err) {
@@ -148,16 +154,20 @@ func (e *Engine) giveUpWaiting(t *topic, err error) bool {
 	return over
 }
 
-// openLanes makes the lanes of a topic. It reports whether the topic was parked; then
-// they are drained first.
-func (e *Engine) openLanes(t *topic, n int) bool {
+// openLanes makes the lanes of a topic, unless the queue list is being changed or was
+// since it had been moved so often: then their number may be that of the old list. It
+// reports whether the topic was parked; then its lanes are drained first.
+func (e *Engine) openLanes(t *topic, n, moves int) (opened, parked bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if t.moving != nil || t.moves != moves {
+		return false, false
+	}
 	lanes := make([]*lane, n)
 	for i := range lanes {
 		lanes[i] = newLane(t.name, i)
 	}
-	parked := t.state != placeOpen
+	parked = t.state != placeOpen
 	if parked {
 		for _, l := range lanes {
 			l.state, l.reason, l.since = placeDraining, t.reason, t.since
@@ -175,9 +185,9 @@ func (e *Engine) openLanes(t *topic, n int) bool {
 	}
 	t.waiting, t.resolving = nil, false
 	for _, l := range lanes {
-		e.group.Go(func() error { e.runLane(l); return nil })
+		e.startLane(l)
 	}
-	return parked
+	return true, parked
 }
 
 // setFailing remembers and logs why a topic or lane cannot be sent to, once per
