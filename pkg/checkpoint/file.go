@@ -156,29 +156,6 @@ func (f *File) Record(_ context.Context, outcomes []outbox.Outcome, also func(co
 	return nil, nil
 }
 
-// LoadTopic returns the frozen queue list of a topic, nil if there is none.
-func (f *File) LoadTopic(_ context.Context, topic string) ([]string, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	topics, err := f.readTopics()
-	return topics[topic], err
-}
-
-// SaveTopic freezes the queue list of a topic. The first writer wins.
-func (f *File) SaveTopic(_ context.Context, topic string, queues []string) error {
-	return f.locked(func() error {
-		topics, err := f.readTopics()
-		if err != nil {
-			return err
-		}
-		if _, ok := topics[topic]; ok {
-			return nil
-		}
-		topics[topic] = queues
-		return replaceFile(f.path+".topics", topics)
-	})
-}
-
 // locked runs do under the lock on the file, taking it for the moment if this
 // store has not begun.
 func (f *File) locked(do func() error) (err error) {
@@ -213,12 +190,6 @@ func (f *File) read() (s stored, found bool, err error) {
 	}
 	s.Name = f.name
 	return s, found, err
-}
-
-func (f *File) readTopics() (map[string][]string, error) {
-	topics := map[string][]string{}
-	_, err := readJSON(f.path+".topics", &topics)
-	return topics, err
 }
 
 func (s stored) checkpoint() Checkpoint {

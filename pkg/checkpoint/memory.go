@@ -2,7 +2,6 @@ package checkpoint
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 )
@@ -14,11 +13,11 @@ type Memory struct {
 	saved  Checkpoint
 	found  bool
 	term   term
-	topics map[string][]string
+	topics map[string]frozen
 }
 
 // NewMemory returns an empty store.
-func NewMemory() *Memory { return &Memory{topics: map[string][]string{}} }
+func NewMemory() *Memory { return &Memory{topics: map[string]frozen{}} }
 
 // Begin takes the leadership for owner and returns what is saved.
 func (m *Memory) Begin(_ context.Context, owner string) (Checkpoint, error) {
@@ -59,22 +58,5 @@ func (m *Memory) SetPaused(_ context.Context, paused bool) error {
 	defer m.mu.Unlock()
 	m.saved.Paused = paused
 	m.found = true
-	return nil
-}
-
-// LoadTopic returns the frozen queue list of a topic, nil if there is none.
-func (m *Memory) LoadTopic(_ context.Context, topic string) ([]string, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return slices.Clone(m.topics[topic]), nil
-}
-
-// SaveTopic freezes the queue list of a topic. The first writer wins.
-func (m *Memory) SaveTopic(_ context.Context, topic string, queues []string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if _, ok := m.topics[topic]; !ok {
-		m.topics[topic] = slices.Clone(queues)
-	}
 	return nil
 }

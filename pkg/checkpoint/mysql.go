@@ -3,7 +3,6 @@ package checkpoint
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -187,36 +186,6 @@ func (s *MySQL) SetPaused(ctx context.Context, paused bool) error {
 	}
 	if err != nil {
 		return fmt.Errorf("setting the pause of %q: %w", s.name, explain(err))
-	}
-	return nil
-}
-
-// LoadTopic returns the frozen queue list of a topic, nil if there is none.
-func (s *MySQL) LoadTopic(ctx context.Context, topic string) ([]string, error) {
-	var text []byte
-	err := s.db.QueryRowContext(ctx, "SELECT queues FROM "+s.topic+" WHERE name = ? AND topic = ?", s.name, topic).Scan(&text)
-	if errors.Is(err, sql.ErrNoRows) {
-		return nil, nil
-	}
-	var queues []string
-	if err == nil {
-		err = json.Unmarshal(text, &queues)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("loading the queue list of topic %s: %w", topic, explain(err))
-	}
-	return queues, nil
-}
-
-// SaveTopic freezes the queue list of a topic. The first writer wins: a list
-// that is there already stays, so read it back.
-func (s *MySQL) SaveTopic(ctx context.Context, topic string, queues []string) error {
-	text, err := json.Marshal(queues)
-	if err == nil {
-		_, err = s.db.ExecContext(ctx, "INSERT INTO "+s.topic+" (name, topic, queues, version) VALUES (?, ?, ?, 1)", s.name, topic, string(text))
-	}
-	if err != nil && !isNumber(err, errDuplicate) {
-		return fmt.Errorf("saving the queue list of topic %s: %w", topic, explain(err))
 	}
 	return nil
 }

@@ -28,6 +28,8 @@ type store interface {
 	SetPaused(ctx context.Context, paused bool) error
 	LoadTopic(ctx context.Context, topic string) ([]string, error)
 	SaveTopic(ctx context.Context, topic string, queues []string) error
+	Topics(ctx context.Context) ([]Topic, error)
+	ReplaceTopic(ctx context.Context, topic string, version int, queues []string) error
 }
 
 var (
@@ -87,14 +89,17 @@ func TestStores(t *testing.T) {
 		"memory":  memoryPlace,
 	}
 	tests := map[string]func(*testing.T, place){
-		"begin and save":    testBeginAndSave,
-		"save before begin": testSaveBeforeBegin,
-		"fencing":           testFencing,
-		"pause":             testPause,
-		"fence":             testFence,
-		"topics":            testTopics,
-		"names are apart":   testNamesAreApart,
-		"long positions":    testLongPositions,
+		"begin and save":              testBeginAndSave,
+		"save before begin":           testSaveBeforeBegin,
+		"fencing":                     testFencing,
+		"pause":                       testPause,
+		"fence":                       testFence,
+		"topics":                      testTopics,
+		"topics are listed":           testTopicsAreListed,
+		"topic is replaced":           testTopicIsReplaced,
+		"replaced by the leader only": testReplacedByTheLeaderOnly,
+		"names are apart":             testNamesAreApart,
+		"long positions":              testLongPositions,
 	}
 	for where, open := range places {
 		t.Run(where, func(t *testing.T) {
@@ -342,6 +347,7 @@ func TestMissingTables(t *testing.T) {
 				"SetPaused": func() error { return s.SetPaused(ctx, true) },
 				"LoadTopic": func() error { _, err := s.LoadTopic(ctx, "t"); return err },
 				"SaveTopic": func() error { return s.SaveTopic(ctx, "t", []string{"q"}) },
+				"Topics":    func() error { _, err := s.Topics(ctx); return err },
 			} {
 				if err := call(); !errors.Is(err, ErrNoTables) {
 					t.Errorf("%s: %v, want ErrNoTables", what, err)
@@ -379,6 +385,8 @@ func TestEnoughRights(t *testing.T) {
 			must(t, least.WriteFence(t.Context(), 1))
 			must(t, least.SetPaused(t.Context(), false))
 			must(t, least.SaveTopic(t.Context(), "t", []string{"q"}))
+			must(t, least.ReplaceTopic(t.Context(), "t", 1, []string{"p"}))
+			expectTopics(t, least, Topic{"t", []string{"p"}, 2})
 		})
 	}
 }
