@@ -11,7 +11,7 @@ import (
 )
 
 // keyRouter orders by another key than the aggregate.
-type keyRouter struct{ plainRouter }
+type keyRouter struct{}
 
 func (keyRouter) Route(e *outbox.Event) (*outbox.Message, error) {
 	return &outbox.Message{Topic: "orders", Key: "key of " + e.ID, Body: []byte(e.ID)}, nil
