@@ -45,8 +45,11 @@ func (l *Ledger) Statuses(ctx context.Context, table outbox.Table, ids []string)
 		return nil, err
 	}
 	found := make(map[string]outbox.RowState, len(ids))
-	err = l.twice(ctx, ids, selectIDsMax, func(id string) bool { _, ok := found[id]; return ok },
-		func(piece []string, lock string) error { return l.lookUp(ctx, l.db, t, piece, lock, found) })
+	rest, err := l.allPending(ctx, t, ids, found)
+	if err == nil {
+		err = l.twice(ctx, rest, selectIDsMax, func(id string) bool { _, ok := found[id]; return ok },
+			func(piece []string, lock string) error { return l.lookUp(ctx, l.db, t, piece, lock, found) })
+	}
 	if err != nil {
 		return nil, fmt.Errorf("looking up %d rows of %s: %w", len(ids), table, err)
 	}

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"pgregory.net/rapid"
+
 	"github.com/rowferry/rowferry/internal/mysqlconn"
 	"github.com/rowferry/rowferry/internal/testservers"
 	"github.com/rowferry/rowferry/pkg/outbox"
@@ -274,4 +276,80 @@ func TestSQLErrorIsNoEmptyAnswer(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestStatusesOfRanges has everything but a PENDING row inside, at the ends of and beside
+// ranges of ids without a gap, where a row must not be taken for a neighbour.
+func TestStatusesOfRanges(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *testservers.DB) {
+		for _, ddl := range []string{example(t, "pragmatic_ddd"), ownTables(t)} {
+			f := setUp(t, s, ddl, Options{})
+			f.fill(1000)
+			want := map[string]outbox.Status{}
+			for _, id := range numbers(1, 1010) {
+				want[id] = outbox.Pending
+			}
+			for _, id := range append(numbers(1001, 1010), "007", "-5") {
+				want[id] = outbox.Missing
+			}
+			change := func(id int, status outbox.Status) {
+				if want[fmt.Sprint(id)] = status; status == outbox.Missing {
+					f.exec("DELETE FROM outbox WHERE id = ?", id)
+				} else {
+					f.exec("UPDATE outbox SET status = ? WHERE id = ?", f.layout.StatusText(status), id)
+				}
+			}
+			check := func(ids []string) {
+				t.Helper()
+				got, err := f.Statuses(t.Context(), f.table, ids)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, id := range ids {
+					if got[id].Status != want[id] {
+						t.Fatalf("row %s: %s, want %s", id, got[id].Status, want[id])
+					}
+				}
+			}
+			check(numbers(1, 900))
+			change(100, outbox.Sent)
+			change(300, outbox.Missing)
+			change(500, outbox.Failed)
+			change(900, outbox.Sent)
+			check(numbers(1, 900))
+			check(numbers(301, 499))
+			check(numbers(300, 500))
+			check(numbers(901, 1010))
+			check(append(numbers(1, 99), numbers(101, 1010)...))
+			check(append(append(numbers(101, 400), numbers(101, 299)...), "007", "-5"))
+		}
+	})
+}
+
+func TestSpans(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		ids := rapid.SliceOfN(rapid.IntRange(1, 400), 0, 400).Draw(t, "ids")
+		asked := map[int64]bool{}
+		var texts []string
+		for _, id := range ids {
+			asked[int64(id)] = true
+			texts = append(texts, fmt.Sprint(id))
+		}
+		for _, s := range spans(texts) {
+			if s.len() < denseMin {
+				t.Fatalf("%v is too short", s)
+			}
+			for n := s.first; n <= s.last; n++ {
+				if !asked[n] {
+					t.Fatalf("%v holds %d, which nobody asked for", s, n)
+				}
+			}
+			if asked[s.first-1] || asked[s.last+1] {
+				t.Fatalf("%v is only a part of its range", s)
+			}
+		}
+	})
+	if got := spans(numbers(7, 906)); len(got) != 1 || got[0] != (span{7, 906}) {
+		t.Fatalf("%v", got)
+	}
 }

@@ -106,6 +106,10 @@ func (f *fixture) checkPlans(tab *table, ids []string) {
 			return f.lookUp(f.ctx(), e, tab, ids, lock, map[string]outbox.RowState{})
 		})
 	}
+	catch("range", func(e *explainer) error {
+		_, err := tab.pendingIn(f.ctx(), e, spans(ids)[0])
+		return err
+	})
 	for name, e := range caught {
 		if index, rows, _ := f.plan(e); index != "PRIMARY" || rows > int64(len(ids)) {
 			f.t.Errorf("%s of %d ids uses index %q, %d rows", name, len(ids), index, rows)
