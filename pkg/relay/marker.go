@@ -294,9 +294,7 @@ func (e *Engine) conclude(batch []settlement, locked map[outbox.Key]bool) {
 	for _, s := range batch {
 		e.observe(s)
 	}
-	for _, it := range resend {
-		e.dispatch(it)
-	}
+	e.dispatch(resend...)
 	if len(again) > 0 {
 		time.AfterFunc(time.Second, func() { e.marks.push(again...) })
 	}

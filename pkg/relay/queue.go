@@ -18,12 +18,18 @@ type queue[T any] struct {
 func newQueue[T any]() *queue[T] { return &queue[T]{wake: make(chan struct{}, 1)} }
 
 func (q *queue[T]) push(v ...T) {
-	q.mu.Lock()
-	q.items = append(q.items, v...)
-	q.mu.Unlock()
+	q.add(v...)
 	q.signal()
 }
 
+// add is push for one who calls signal when there is more.
+func (q *queue[T]) add(v ...T) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.items = append(q.items, v...)
+}
+
+// signal wakes who waits for values.
 func (q *queue[T]) signal() {
 	select {
 	case q.wake <- struct{}{}:

@@ -227,7 +227,9 @@ func (e *Engine) moved(m *move, items []*item, left *leftover) {
 			e.setAside(p, it, left)
 		default:
 			e.countOut(it)
-			e.queueUp(t, p, it)
+			if l := e.queueUp(t, p, it); l != nil {
+				l.queue.signal()
+			}
 		}
 	}
 	if t.lanes == nil && t.state != placeOpen && !t.resolving { // the sweep waits for the lanes

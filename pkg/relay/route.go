@@ -74,22 +74,28 @@ func (e *Engine) routeItems(ctx context.Context, items []*item) error {
 	return nil
 }
 
-// dispatchAll sends items on to their lanes, one by one: fill may wait for those that
-// have gone.
+// dispatchAll sends items on to their lanes: together, but for those before a row that
+// was read by key, since fill may wait for those that have gone.
 func (e *Engine) dispatchAll(ctx context.Context, items []*item) error {
 	rows, err := e.readByKey(ctx, items)
 	if err != nil {
 		return err
 	}
+	ready := make([]*item, 0, len(items))
 	for _, it := range items {
+		if it.event.Unread != "" {
+			e.dispatch(ready...)
+			ready = ready[:0]
+		}
 		ok, err := e.fill(ctx, it, rows)
 		if err != nil {
 			return err
 		}
 		if ok {
-			e.dispatch(it)
+			ready = append(ready, it)
 		}
 	}
+	e.dispatch(ready...)
 	return nil
 }
 
@@ -192,18 +198,22 @@ func (e *Engine) statuses(ctx context.Context, asked map[outbox.Table][]string) 
 	return states, nil
 }
 
-// dispatch routes an item and puts it into its lane, or into the waiting list of
-// a topic whose lanes are not known yet.
-func (e *Engine) dispatch(it *item) {
-	err := e.address(it)
-	switch {
-	case errors.Is(err, outbox.ErrDropped):
-		e.settle(it, settlement{kind: outbox.OutcomeSent, write: true, skipped: "rule"})
-	case err != nil:
-		e.settle(it, failure(err))
-	default:
-		e.enterLane(it)
+// dispatch routes items, in order, and puts them into their lanes, or into the waiting
+// list of a topic whose lanes are not known yet. It uses the slice up.
+func (e *Engine) dispatch(items ...*item) {
+	addressed := items[:0]
+	for _, it := range items {
+		err := e.address(it)
+		switch {
+		case errors.Is(err, outbox.ErrDropped):
+			e.settle(it, settlement{kind: outbox.OutcomeSent, write: true, skipped: "rule"})
+		case err != nil:
+			e.settle(it, failure(err))
+		default:
+			addressed = append(addressed, it)
+		}
 	}
+	e.enterLanes(addressed...)
 }
 
 // address makes the message of an item.

@@ -122,9 +122,7 @@ func (e *Engine) Submit(ctx context.Context, events []*outbox.Event, token strin
 	}
 	e.count += len(items)
 	e.mu.Unlock()
-	for _, it := range items {
-		e.dispatch(it)
-	}
+	e.dispatch(items...)
 	select {
 	case <-w.done:
 		return w.result, nil

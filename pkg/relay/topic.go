@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"slices"
 	"time"
 
 	"github.com/rowferry/rowferry/pkg/outbox"
@@ -36,12 +37,36 @@ func (t *topic) placeOf(key string) *place {
 	return &t.lanes[laneOf(key, len(t.lanes))].place
 }
 
-// enterLane puts an item at the end of its lane, or sets it aside or gives it back if
-// the lane is not open.
-func (e *Engine) enterLane(it *item) {
+// enterLanes puts items at the end of their lanes, or sets them aside or gives them back
+// where the lane is not open. The lanes are woken when all are in: woken by the first
+// one, a lane that has nothing else to do would send a batch of one.
+func (e *Engine) enterLanes(items ...*item) {
 	var left leftover
-	refusal := ""
+	var woken []*lane
+	var refused []settlement
 	e.mu.Lock()
+	for _, it := range items {
+		l, refusal := e.enterLane(it, &left)
+		if refusal != "" {
+			refused = append(refused, settlement{item: it, reason: refusal})
+		}
+		if l != nil && !slices.Contains(woken, l) {
+			woken = append(woken, l)
+		}
+	}
+	e.mu.Unlock()
+	for _, l := range woken {
+		l.queue.signal()
+	}
+	for _, r := range refused {
+		e.giveUp(r.item, r.reason)
+	}
+	e.finish(left, "")
+}
+
+// enterLane is enterLanes for one item, under the mutex. It returns the lane to be woken, or
+// why the item is to be given back.
+func (e *Engine) enterLane(it *item, left *leftover) (wake *lane, refusal string) {
 	t := e.topicOf(it.msg.Topic)
 	p := t.placeOf(it.msg.Key)
 	if it.origin == outbox.FromSweep {
@@ -55,31 +80,28 @@ func (e *Engine) enterLane(it *item) {
 		}
 	case refusal != "":
 	case it.origin == outbox.FromBinlog && p.state != placeOpen:
-		e.setAside(p, it, &left)
+		e.setAside(p, it, left)
 	default:
-		e.queueUp(t, p, it)
+		wake = e.queueUp(t, p, it)
 	}
-	e.mu.Unlock()
-	if refusal != "" {
-		e.giveUp(it, refusal)
-	}
-	e.finish(left, "")
+	return wake, refusal
 }
 
 // queueUp puts an item into the queue of its place, under the mutex: two events of a
-// key must not change places.
-func (e *Engine) queueUp(t *topic, p *place, it *item) {
+// key must not change places. It returns the lane that is to be woken then, if any.
+func (e *Engine) queueUp(t *topic, p *place, it *item) (wake *lane) {
 	it.state = inLane
 	e.countIn(p, it)
 	if p.lane != nil {
-		p.lane.queue.push(it)
-		return
+		p.lane.queue.add(it)
+		return p.lane
 	}
 	t.waiting = append(t.waiting, it)
 	if !t.resolving {
 		t.resolving = true
 		e.group.Go(func() error { e.resolve(t); return nil })
 	}
+	return nil
 }
 
 // resolve asks the sink for the number of lanes until it knows, then lets the
@@ -181,7 +203,7 @@ func (e *Engine) openLanes(t *topic, n, moves int) (opened, parked bool) {
 	}
 	for _, it := range t.waiting {
 		e.countOut(it)
-		e.queueUp(t, t.placeOf(it.msg.Key), it)
+		e.queueUp(t, t.placeOf(it.msg.Key), it) // the lane is yet to be started
 	}
 	t.waiting, t.resolving = nil, false
 	for _, l := range lanes {
