@@ -27,6 +27,13 @@ type fakeRelay struct {
 	status  Status
 	reasons []string
 	sweep   func(context.Context) (outbox.Tally, error)
+	topics  func() (Topics, error)
+	freeze  func(RefreezeRequest) (Refreezing, error)
+}
+
+func (f *fakeRelay) Topics(context.Context) (Topics, error) { return f.topics() }
+func (f *fakeRelay) Refreeze(_ context.Context, ask RefreezeRequest) (Refreezing, error) {
+	return f.freeze(ask)
 }
 
 func (f *fakeRelay) Status() Status  { return f.status }
@@ -136,23 +143,25 @@ func TestGuard(t *testing.T) {
 		{"a web page, as new browsers say", "", here, "localhost:8390", map[string]string{"Sec-Fetch-Site": "cross-site"}, 403},
 		{"a web page whose name was rebound", "", here, "evil.example", map[string]string{"Sec-Fetch-Site": "same-origin"}, 403},
 	} {
-		for _, target := range []struct{ method, path string }{{"POST", "/api/v1/sweep"}, {"GET", "/debug/pprof/"}, {"GET", "/debug/pprof/cmdline"}} {
+		for _, target := range []struct{ method, path, body string }{{"POST", "/api/v1/sweep", ""}, {"GET", "/debug/pprof/", ""}, {"GET", "/debug/pprof/cmdline", ""},
+			{"GET", "/api/v1/topics", ""}, {"POST", "/api/v1/topics/refreeze", `{"topic": "orders"}`}} {
 			if target.method == "GET" && c.header["Origin"] != "" {
 				continue // browsers send no Origin with a plain GET
 			}
-			swept := false
-			s := &Server{config: Config{Token: c.token, Logger: zerolog.Nop(), Relay: &fakeRelay{sweep: func(context.Context) (outbox.Tally, error) {
-				swept = true
-				return outbox.Tally{}, nil
-			}}}}
-			r := httptest.NewRequest(target.method, target.path, nil)
+			done := false
+			s := &Server{config: Config{Token: c.token, Logger: zerolog.Nop(), Relay: &fakeRelay{
+				sweep:  func(context.Context) (outbox.Tally, error) { done = true; return outbox.Tally{}, nil },
+				topics: func() (Topics, error) { done = true; return Topics{}, nil },
+				freeze: func(RefreezeRequest) (Refreezing, error) { done = true; return Refreezing{}, nil },
+			}}}
+			r := httptest.NewRequest(target.method, target.path, strings.NewReader(target.body))
 			r.RemoteAddr, r.Host = c.from, c.host
 			for name, value := range c.header {
 				r.Header.Set(name, value)
 			}
 			w := httptest.NewRecorder()
 			s.handler().ServeHTTP(deadlines{w}, r)
-			if w.Code != c.want || swept && c.want != 200 {
+			if w.Code != c.want || done && c.want != 200 {
 				t.Errorf("%s, %s: %d %s", c.name, target.path, w.Code, w.Body)
 			}
 		}

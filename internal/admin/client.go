@@ -58,7 +58,7 @@ const probeTimeout = 5 * time.Second
 func (c *Client) Live(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	body, code, err := c.do(ctx, http.MethodGet, "/livez")
+	body, code, err := c.do(ctx, http.MethodGet, "/livez", "")
 	if err == nil && (code != http.StatusOK || string(body) != "ok\n") {
 		err = fmt.Errorf("%w: %s says %d", ErrNoRelay, c.base, code)
 	}
@@ -96,10 +96,33 @@ func (c *Client) Sweep(ctx context.Context) (outbox.Tally, error) {
 	return answer, err
 }
 
+// Topics returns the frozen queue lists, as the relay compares them with the brokers.
+func (c *Client) Topics(ctx context.Context) (Topics, error) {
+	var answer Topics
+	err := c.ask(ctx, http.MethodGet, "/api/v1/topics", &answer)
+	return answer, err
+}
+
+// Refreeze asks what another queue list would move, or has it replaced, and waits for
+// that as long as ctx allows.
+func (c *Client) Refreeze(ctx context.Context, ask RefreezeRequest) (Refreezing, error) {
+	var answer Refreezing
+	text, err := json.Marshal(ask)
+	if err != nil {
+		return answer, fmt.Errorf("asking the relay: %w", err)
+	}
+	err = c.askWith(ctx, http.MethodPost, "/api/v1/topics/refreeze", string(text), &answer)
+	return answer, err
+}
+
 // ask reads a JSON answer. A refusal or failure that the relay explains is an
 // error with its words.
 func (c *Client) ask(ctx context.Context, method, path string, answer any) error {
-	body, code, err := c.do(ctx, method, path)
+	return c.askWith(ctx, method, path, "", answer)
+}
+
+func (c *Client) askWith(ctx context.Context, method, path, request string, answer any) error {
+	body, code, err := c.do(ctx, method, path, request)
 	if err != nil {
 		return err
 	}
@@ -118,8 +141,8 @@ func (c *Client) ask(ctx context.Context, method, path string, answer any) error
 
 // do makes one request. Every way of getting no answer is ErrNoRelay, except for
 // the end of the caller's own context.
-func (c *Client) do(ctx context.Context, method, path string) (body []byte, code int, err error) {
-	r, err := http.NewRequestWithContext(ctx, method, c.base+path, strings.NewReader(""))
+func (c *Client) do(ctx context.Context, method, path, request string) (body []byte, code int, err error) {
+	r, err := http.NewRequestWithContext(ctx, method, c.base+path, strings.NewReader(request))
 	if err != nil {
 		return nil, 0, fmt.Errorf("asking %s: %w", c.base, err)
 	}

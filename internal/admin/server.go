@@ -26,6 +26,10 @@ type Relay interface {
 	Ready() []string
 	// Sweep does one sweep and returns when nothing eligible is left.
 	Sweep(ctx context.Context) (outbox.Tally, error)
+	// Topics compares the frozen queue lists with what the brokers have.
+	Topics(ctx context.Context) (Topics, error)
+	// Refreeze says what another queue list of a topic would move, or replaces it.
+	Refreeze(ctx context.Context, ask RefreezeRequest) (Refreezing, error)
 }
 
 // Config is what Start needs; all but Token and Refresh are required.

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/rs/zerolog"
+
 	"github.com/rowferry/rowferry/internal/config"
 	"github.com/rowferry/rowferry/internal/leader"
 	"github.com/rowferry/rowferry/pkg/binlog"
@@ -68,12 +70,12 @@ func (r *Relay) acquire(ctx context.Context) (*leader.Lock, error) {
 	return lock, nil
 }
 
-// tryLock takes the leader lock or says who has it.
-func (r *Relay) tryLock(ctx context.Context) (*leader.Lock, error) {
-	lock, err := leader.TryAcquire(ctx, r.store.DB, r.store.Schema, r.cfg.Name, r.log)
+// leadAlone takes the leader lock or says who has it.
+func leadAlone(ctx context.Context, cfg *config.Config, store *Store, log zerolog.Logger) (*leader.Lock, error) {
+	lock, err := leader.TryAcquire(ctx, store.DB, store.Schema, cfg.Name, log)
 	if err == nil && lock == nil {
-		holder, _, _ := leader.HolderOf(ctx, r.store.DB, r.store.Schema, r.cfg.Name) // only to name it
-		err = fmt.Errorf("a relay called %s is running (%s) but does not answer on %s", r.cfg.Name, holder, r.cfg.HTTPAddr)
+		holder, _, _ := leader.HolderOf(ctx, store.DB, store.Schema, cfg.Name) // only to name it
+		err = fmt.Errorf("a relay called %s is running (%s) but does not answer on %s", cfg.Name, holder, cfg.HTTPAddr)
 	}
 	return lock, err
 }

@@ -42,7 +42,7 @@ func (r *Relay) sweepOnce(ctx context.Context) (outbox.Tally, error) {
 	if r.kind == config.LedgerNone {
 		return outbox.Tally{}, errors.New("LEDGER=none keeps no status, so there is nothing to sweep")
 	}
-	lock, err := r.tryLock(ctx)
+	lock, err := leadAlone(ctx, r.cfg, r.store, r.log)
 	if err != nil {
 		return outbox.Tally{}, err
 	}

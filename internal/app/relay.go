@@ -16,6 +16,7 @@ import (
 	"github.com/rowferry/rowferry/pkg/checkpoint"
 	"github.com/rowferry/rowferry/pkg/outbox"
 	"github.com/rowferry/rowferry/pkg/router"
+	"github.com/rowferry/rowferry/pkg/router/rocketmq"
 )
 
 // retryEvery is how often a relay that cannot work yet looks again.
@@ -26,8 +27,8 @@ type checkpoints interface {
 	Begin(ctx context.Context, owner string) (checkpoint.Checkpoint, error)
 	Load(ctx context.Context) (checkpoint.Checkpoint, bool, error)
 	Save(ctx context.Context, position string) error
-	LoadTopic(ctx context.Context, topic string) ([]string, error)
-	SaveTopic(ctx context.Context, topic string, queues []string) error
+	rocketmq.TopicStore
+	topicLists
 }
 
 // Relay is a running `rowferry run`.

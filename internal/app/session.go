@@ -17,6 +17,7 @@ import (
 	"github.com/rowferry/rowferry/pkg/ledger"
 	"github.com/rowferry/rowferry/pkg/outbox"
 	"github.com/rowferry/rowferry/pkg/relay"
+	"github.com/rowferry/rowferry/pkg/router/rocketmq"
 )
 
 // session is one life of the engine: from a position to a stop.
@@ -28,6 +29,7 @@ type session struct {
 	epoch   int64
 	began   time.Time
 	pos     atomic.Pointer[outbox.Position] // the newest saved one
+	changes sync.WaitGroup                  // of queue lists, under way
 	waiting atomic.Bool                     // a sweep will be asked for after a while
 	saved   atomic.Int64                    // when a position was last saved, in Unix nanoseconds; 0: not yet
 }
@@ -62,6 +64,9 @@ func (r *Relay) session(ctx context.Context, lock *leader.Lock, gap bool) error 
 	begun, ok := r.begin(ctx)
 	if !ok {
 		return nil
+	}
+	if mq, ok := r.sink.(*rocketmq.Sink); ok {
+		mq.Forget() // another relay may have led since, and have refrozen a topic
 	}
 	s := r.newSession(begun)
 	from := ""
@@ -127,6 +132,7 @@ func (r *Relay) runSession(ctx context.Context, s *session, from string) error {
 	r.mu.Lock()
 	r.current = nil
 	r.mu.Unlock()
+	s.changes.Wait() // or the next session's lanes would not be those of its lists
 	r.setWaiting("starting")
 	return err
 }

@@ -36,6 +36,9 @@ type TopicStore interface {
 	LoadTopic(ctx context.Context, topic string) ([]string, error)
 	// SaveTopic keeps the list, unless one is kept already: the first wins.
 	SaveTopic(ctx context.Context, topic string, queues []string) error
+	// ReplaceTopic replaces the list of this version. After an error it may be replaced
+	// or not.
+	ReplaceTopic(ctx context.Context, topic string, version int, queues []string) error
 }
 
 const (

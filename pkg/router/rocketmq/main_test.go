@@ -22,6 +22,9 @@ type memoryTopics struct {
 	lists  map[string][]string
 	err    error
 	saving func(topic string) // called before the first save is looked at
+
+	replaceErr error // answer of ReplaceTopic
+	loses      bool  // ReplaceTopic does nothing
 }
 
 func (s *memoryTopics) LoadTopic(_ context.Context, topic string) ([]string, error) {
@@ -36,6 +39,15 @@ func (s *memoryTopics) SaveTopic(_ context.Context, topic string, queues []strin
 	}
 	s.put(topic, queues)
 	return nil
+}
+
+func (s *memoryTopics) ReplaceTopic(_ context.Context, topic string, _ int, queues []string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.loses {
+		s.lists[topic] = slices.Clone(queues)
+	}
+	return s.replaceErr
 }
 
 func (s *memoryTopics) put(topic string, queues []string) {

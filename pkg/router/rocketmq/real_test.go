@@ -120,12 +120,39 @@ func TestQueueListIsFrozen(t *testing.T) {
 	if err := s.Send(t.Context(), topic, 2, numbered(topic, 2, 0, 2)); err != nil {
 		t.Errorf("a lane whose queue is there: %v", err)
 	}
-	store.mu.Lock()
-	store.lists[topic] = store.lists[topic][:3] // what refreeze does
-	store.mu.Unlock()
-	s.Forget(topic)
+	drift, err := s.Compare(t.Context(), topic, s.InUse(topic))
+	if err != nil || len(drift.Live) != 3 || len(drift.Gone) != 1 || !strings.HasSuffix(drift.Gone[0], ":3") || len(drift.Added)+len(drift.Away)+len(drift.ReadOnly) > 0 {
+		t.Fatalf("%+v, %v", drift, err)
+	}
+	if changed, err := s.Refreeze(t.Context(), topic, 1, drift.Live); !changed || err != nil {
+		t.Fatal(changed, err)
+	}
 	if n, err := s.Lanes(t.Context(), topic); n != 3 || err != nil {
 		t.Errorf("after refreezing: %d lanes, %v", n, err)
+	}
+}
+
+// A list that grows is used to its end, by the producers that knew the topic before.
+func TestRefrozenQueuesAreSentTo(t *testing.T) {
+	mq := testservers.SharedRocketMQ(t)
+	topic := mq.Topic(t, 4)
+	s := newSink(t, mq.NameServer(), func(c *Config) { c.Topics = &memoryTopics{} })
+	if err := s.Send(t.Context(), topic, 3, numbered(topic, 3, 0, 2)); err != nil {
+		t.Fatal(err)
+	}
+	mq.CreateTopic(t, topic, 8)
+	drift, err := s.Compare(t.Context(), topic, s.InUse(topic))
+	if err != nil || len(drift.Added) != 4 || len(drift.Live) != 8 {
+		t.Fatalf("%+v, %v", drift, err)
+	}
+	if changed, err := s.Refreeze(t.Context(), topic, 1, drift.Live); !changed || err != nil {
+		t.Fatal(changed, err)
+	}
+	if err := s.Send(t.Context(), topic, 7, numbered(topic, 7, 0, 2)); err != nil {
+		t.Fatal(err)
+	}
+	if all := mq.ReadAll(t, topic); len(all) != 4 || all[3].Queue != 7 {
+		t.Errorf("stored %+v", all)
 	}
 }
 

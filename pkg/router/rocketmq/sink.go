@@ -85,23 +85,6 @@ func (s *Sink) known(name string) *topic {
 	return s.topics[name]
 }
 
-// Forget makes the next Lanes read the frozen list of a topic again, after it
-// was changed. The topic's lanes must be drained.
-func (s *Sink) Forget(name string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.topics, name)
-}
-
-// LiveQueues returns the list that would be frozen now, whatever is frozen.
-func (s *Sink) LiveQueues(ctx context.Context, name string) ([]string, error) {
-	r, err := s.directory.route(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	return r.writableQueues(name)
-}
-
 // resolve finds the lanes of a topic, freezes them if they are new, and lets
 // every producer learn the route before lanes use it side by side.
 func (s *Sink) resolve(ctx context.Context, name string) (*topic, error) {

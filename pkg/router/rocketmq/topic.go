@@ -15,8 +15,9 @@ import (
 
 // topic is a topic whose queues are frozen. It is immutable.
 type topic struct {
-	name  string
-	lanes []primitive.MessageQueue
+	name   string
+	queues []string // the frozen list
+	lanes  []primitive.MessageQueue
 }
 
 const topicBytesMax = 127
@@ -53,26 +54,45 @@ func checkTopic(t string) error {
 // broker name, then by number. It fails unless every writable broker of the
 // route has a master: a list frozen without one would leave it out for good.
 func (r *route) writableQueues(topic string) ([]string, error) {
-	data := slices.Clone(r.Queues)
-	slices.SortFunc(data, func(a, b routeQueues) int { return cmp.Compare(a.Broker, b.Broker) })
 	var queues []string
-	for _, q := range data {
-		if !q.writable() {
-			continue
-		}
+	for _, q := range r.writable() {
 		if r.master(q.Broker) == "" {
 			return nil, &outbox.SendError{Class: outbox.Transient, Reason: "broker_unreachable",
 				Err:  fmt.Errorf("topic %s: broker %s has no master now", topic, q.Broker),
 				Hint: "the queue list of a topic is frozen only while all its brokers are there"}
 		}
-		for i := range q.Write {
-			queues = append(queues, q.Broker+":"+strconv.Itoa(i))
-		}
+		queues = append(queues, q.names()...)
 	}
 	if len(queues) == 0 {
 		return nil, readOnly(topic)
 	}
 	return queues, nil
+}
+
+// writable returns the brokers on which the topic may be written, by name.
+func (r *route) writable() []routeQueues {
+	data := slices.DeleteFunc(slices.Clone(r.Queues), func(q routeQueues) bool { return !q.writable() })
+	slices.SortFunc(data, func(a, b routeQueues) int { return cmp.Compare(a.Broker, b.Broker) })
+	return data
+}
+
+// names are the queues of a broker as they stand in a frozen list.
+func (q routeQueues) names() []string {
+	names := make([]string, q.Write)
+	for i := range names {
+		names[i] = q.Broker + ":" + strconv.Itoa(i)
+	}
+	return names
+}
+
+// splitQueue reads a queue of a frozen list.
+func splitQueue(q string) (broker string, id int, ok bool) {
+	i := strings.LastIndexByte(q, ':')
+	id, err := strconv.Atoi(q[i+1:])
+	if i <= 0 || err != nil || id < 0 {
+		return "", 0, false
+	}
+	return q[:i], id, true
 }
 
 func readOnly(topic string) *outbox.SendError {
@@ -83,16 +103,15 @@ func readOnly(topic string) *outbox.SendError {
 
 // newTopic reads a frozen list.
 func newTopic(name string, queues []string) (*topic, error) {
-	t := &topic{name: name, lanes: make([]primitive.MessageQueue, 0, len(queues))}
+	t := &topic{name: name, queues: queues, lanes: make([]primitive.MessageQueue, 0, len(queues))}
 	for _, q := range queues {
-		i := strings.LastIndexByte(q, ':')
-		id, err := strconv.Atoi(q[i+1:])
-		if i <= 0 || err != nil || id < 0 {
+		broker, id, ok := splitQueue(q)
+		if !ok {
 			return nil, &outbox.SendError{Class: outbox.Configuration, Reason: "frozen_list_invalid",
 				Err:  fmt.Errorf("topic %s: the frozen queue %q is not of the form broker:id", name, q),
-				Hint: refreezeHint}
+				Hint: refreezeHint + " " + name}
 		}
-		t.lanes = append(t.lanes, primitive.MessageQueue{Topic: name, BrokerName: q[:i], QueueId: id})
+		t.lanes = append(t.lanes, primitive.MessageQueue{Topic: name, BrokerName: broker, QueueId: id})
 	}
 	return t, nil
 }

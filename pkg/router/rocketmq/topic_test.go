@@ -64,7 +64,7 @@ func TestNewTopic(t *testing.T) {
 	}
 	for _, bad := range []string{"", "a", "a:", ":1", "a:x", "a:-1"} { // a negative queue is a random one
 		_, err := newTopic("t", []string{bad})
-		wantError(t, err, outbox.Configuration, "frozen_list_invalid", "refreeze")
+		wantError(t, err, outbox.Configuration, "frozen_list_invalid", "rowferry topics refreeze t")
 	}
 }
 
