@@ -45,6 +45,7 @@ func newMeters(cfg *config.Config) *meters {
 	m.series = &series{of: map[seriesKey]prometheus.Counter{}, vec: m.EventsPublished}
 	v := version.Get()
 	m.BuildInfo.WithLabelValues(v.Version, v.Commit, v.Go).Set(1)
+	m.SendRateMax.Set(float64(cfg.SendRateMax))
 	kind := cfg.Ledger
 	if kind == "" {
 		kind = "auto"
@@ -161,6 +162,7 @@ func (m *meters) poll(r *Relay) {
 		m.BinlogConnected.Set(0)
 		m.LeaderEpoch.Set(0)
 		m.ParkedLanes.Set(0)
+		m.MarkRestRatio.Set(0)
 		return
 	}
 	m.LeaderEpoch.Set(float64(s.epoch))
@@ -168,6 +170,7 @@ func (m *meters) poll(r *Relay) {
 	m.InflightEvents.Set(float64(use.Events))
 	m.InflightBytes.Set(float64(use.Bytes))
 	m.ParkedLanes.Set(float64(len(use.Parked)))
+	m.MarkRestRatio.Set(use.Resting)
 	m.CheckpointAgeSeconds.Set(s.checkpointAge(use).Seconds())
 	if s.reader != nil {
 		m.pollReader(s.reader.State())

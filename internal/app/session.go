@@ -10,6 +10,7 @@ import (
 
 	"github.com/rowferry/rowferry/internal/config"
 	"github.com/rowferry/rowferry/internal/leader"
+	"github.com/rowferry/rowferry/internal/mysqlconn"
 	"github.com/rowferry/rowferry/migrations"
 	"github.com/rowferry/rowferry/pkg/binlog"
 	"github.com/rowferry/rowferry/pkg/checkpoint"
@@ -210,8 +211,8 @@ func (r *Relay) engineConfig(s *session, begun checkpoint.Checkpoint, lock *lead
 	c := relay.Config{
 		Router: r.router, Sink: r.sink, Rows: s.ledger, Checkpoints: r.saved,
 		Epoch: begun.Epoch, LastFence: begun.Fence, TokenPrefix: r.owner,
-		InflightMax: int64(r.cfg.InflightMax), InflightBytesMax: int64(r.cfg.InflightBytesMax) - heldBytesMax(r.cfg),
-		SendBatchMax: r.cfg.SendBatchMax, SendBatchBytesMax: int(r.cfg.SendBatchBytesMax),
+		InflightMax: int64(r.withinLease(r.cfg.InflightMax)), InflightBytesMax: int64(r.cfg.InflightBytesMax) - heldBytesMax(r.cfg),
+		SendBatchMax: r.cfg.SendBatchMax, SendBatchBytesMax: int(r.cfg.SendBatchBytesMax), SendRateMax: r.cfg.SendRateMax,
 		CheckpointInterval: r.cfg.CheckpointInterval, DrainTimeout: r.cfg.DrainTimeout,
 		Lease: r.cfg.OutboxLease, SendTimeout: r.cfg.SendTimeout, MaxAttempts: r.cfg.OutboxMaxAttempts,
 		SourceLagMax: r.cfg.SourceLagMax, Grace: r.cfg.OutboxGrace, Shutdown: r.shutdown,
@@ -223,6 +224,9 @@ func (r *Relay) engineConfig(s *session, begun checkpoint.Checkpoint, lock *lead
 	}
 	if r.kind != config.LedgerNone {
 		c.Ledger = s.ledger
+		if r.cfg.CatchUp == config.CatchUpGentle {
+			c.Inserted = func(ctx context.Context) (uint64, error) { return mysqlconn.RowsInserted(ctx, r.store.DB) }
+		}
 		if r.cfg.Mode == config.ModeAuto && everyStatus(r.store.Layouts) { // a sweep finds what is left PENDING
 			c.ParkAfter = r.cfg.LaneParkAfter
 		}
@@ -236,6 +240,16 @@ func (r *Relay) engineConfig(s *session, begun checkpoint.Checkpoint, lock *lead
 		c.MaySend = lock.Fresh
 	}
 	return c
+}
+
+// withinLease bounds a number of events to those that can be sent, at the rate that is
+// allowed, in a quarter of the lease of a claimed row. Were more of them before such a
+// row, it would be given back unsent, over and over.
+func (r *Relay) withinLease(events int) int {
+	if r.cfg.SendRateMax == 0 {
+		return events
+	}
+	return min(events, max(1, int(float64(r.cfg.SendRateMax)*r.cfg.OutboxLease.Seconds()/4)))
 }
 
 // deadLetters is where a relay without a ledger records what can never be sent: with
@@ -271,7 +285,7 @@ func (r *Relay) sweeperConfig(s *session) fallback.Config {
 	c := fallback.Config{
 		Rows: newSweepRows(s.ledger, r.store.Layouts), Engine: s.engine, Tables: r.store.Tables(),
 		TokenPrefix: r.owner, PollInterval: r.cfg.OutboxPollInterval, Grace: r.cfg.OutboxGrace,
-		BatchSize: r.cfg.OutboxBatchSize, Passed: r.sweepPassed, Logger: r.log,
+		BatchSize: r.withinLease(r.cfg.OutboxBatchSize), Passed: r.sweepPassed, Logger: r.log,
 	}
 	if s.reader != nil {
 		c.Tail = s.engine

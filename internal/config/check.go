@@ -20,7 +20,6 @@ var notYet = []struct {
 }{
 	{"ON_DEAD", "block", func(c *Config) bool { return c.OnDead == OnDeadBlock }},
 	{"OUTBOX_RETENTION", "purging by the running relay", func(c *Config) bool { return c.OutboxRetention > 0 }},
-	{"SEND_RATE_MAX", "a limit of the sending rate", func(c *Config) bool { return c.SendRateMax > 0 }},
 }
 
 // check holds the values against each other and returns every mistake.

@@ -22,20 +22,22 @@ const (
 	LedgerNone   = "none"
 )
 
-// Values of Config.OnGap, Config.OnDead, Config.HA, Config.Sink and
+// Values of Config.OnGap, Config.OnDead, Config.HA, Config.CatchUp, Config.Sink and
 // Config.RocketMQNonOK that code decides by.
 const (
-	OnGapSweep   = "sweep"
-	OnGapStop    = "stop"
-	OnDeadSkip   = "skip"
-	OnDeadBlock  = "block"
-	HAAuto       = "auto"
-	HATrue       = "true"
-	HAFalse      = "false"
-	SinkRocketMQ = "rocketmq"
-	SinkStdout   = "stdout"
-	NonOKRetry   = "retry"
-	NonOKAccept  = "accept"
+	OnGapSweep    = "sweep"
+	OnGapStop     = "stop"
+	OnDeadSkip    = "skip"
+	OnDeadBlock   = "block"
+	HAAuto        = "auto"
+	HATrue        = "true"
+	HAFalse       = "false"
+	CatchUpGentle = "gentle"
+	CatchUpFast   = "fast"
+	SinkRocketMQ  = "rocketmq"
+	SinkStdout    = "stdout"
+	NonOKRetry    = "retry"
+	NonOKAccept   = "accept"
 )
 
 // Config is the whole configuration, with defaults applied. The tags carry what
@@ -79,7 +81,8 @@ type Config struct {
 	RouteKey      string        `env:"ROUTE_KEY" envDefault:"{aggregate_id}" desc:"Template of the ordering key, over the same names, {aggregate_id} and {id}: events of one key stay in order."`
 	UIDPrefix     string        `env:"UID_PREFIX" shown:"none" desc:"Put before every outbox_uid, to tell shards apart."`
 	LaneParkAfter time.Duration `env:"LANE_PARK_AFTER" envDefault:"30s" min:"1s" desc:"Events that cannot be sent for this long (a tenth of it while they fill a quarter of what may be in flight), because their topic is missing or refused, or while others can be sent, are left PENDING and swept later, in order. With LEDGER=none or MODE=tail they wait."`
-	SendRateMax   int           `env:"SEND_RATE_MAX" envDefault:"0" min:"0" max:"10000000" shown:"0 (no limit)" desc:"Events a second."`
+	SendRateMax   int           `env:"SEND_RATE_MAX" envDefault:"0" min:"0" max:"10000000" shown:"0 (no limit)" desc:"Events a second that are sent, of both paths together. While a relay that is told to end sends what it holds, there is no limit."`
+	CatchUp       string        `env:"CATCH_UP" envDefault:"gentle" oneof:"gentle,fast" desc:"How a backlog is marked. gentle: while others insert rows on the same server, with rests between small transactions, so that applications hardly feel it, but always faster than the backlog grows. fast: at full speed. No difference with LEDGER=none."`
 
 	Sink                string        `env:"SINK" envDefault:"rocketmq" oneof:"rocketmq,stdout" group:"Publishing" desc:"Where events go; stdout prints one JSON line each."`
 	RocketMQNameServers Addresses     `env:"ROCKETMQ_NAMESRV" envDefault:"127.0.0.1:9876" desc:"Comma list of name servers as host:port; host names are allowed."`

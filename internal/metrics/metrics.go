@@ -24,7 +24,10 @@ type Metrics struct {
 	SendDurationSeconds prometheus.Histogram
 	CommitToAckSeconds  prometheus.Histogram
 
+	SendRateMax prometheus.Gauge
+
 	MarkDurationSeconds prometheus.Histogram
+	MarkRestRatio       prometheus.Gauge
 	Marked              *prometheus.CounterVec // outcome
 
 	BacklogRows             *prometheus.GaugeVec // table, status
@@ -96,7 +99,9 @@ func (m *Metrics) addSending(f factory) {
 	m.SendDurationSeconds = f.histogram("send_duration_seconds", "Time from sending a batch to its acknowledgement.", latencies)
 	m.CommitToAckSeconds = f.histogram("commit_to_ack_seconds",
 		"Time from the commit, by the clock of the source, to the acknowledgement; binlog path only.", latencies)
+	m.SendRateMax = f.gauge("send_rate_max", "Events a second that may be sent; 0: no limit.")
 	m.MarkDurationSeconds = f.histogram("mark_duration_seconds", "Time of one transaction that records outcomes.", latencies)
+	m.MarkRestRatio = f.gauge("mark_rest_ratio", "How many times as long as a transaction that records outcomes takes the relay rests after it, to leave room for others in a catch-up; 0: it does not.")
 	m.Marked = f.counters("marked_total", "Outcomes recorded in the table.", "outcome")
 }
 

@@ -38,11 +38,13 @@ rowferry_inflight_events GAUGE
 rowferry_leader GAUGE
 rowferry_leader_epoch GAUGE
 rowferry_mark_duration_seconds HISTOGRAM
+rowferry_mark_rest_ratio GAUGE
 rowferry_marked_total COUNTER outcome
 rowferry_parked_lanes GAUGE
 rowferry_paused GAUGE
 rowferry_send_batch_events HISTOGRAM
 rowferry_send_duration_seconds HISTOGRAM
+rowferry_send_rate_max GAUGE
 rowferry_sweep_duration_seconds HISTOGRAM
 rowferry_sweep_rows_total COUNTER outcome
 `

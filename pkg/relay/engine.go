@@ -96,12 +96,14 @@ type Config struct {
 	Lease              time.Duration // of a claimed row
 	SendTimeout        time.Duration // the longest that one Send may take
 	MaxAttempts        int
-	ParkAfter          time.Duration        // events that cannot go for this long while others can are left to the sweep; 0: they wait
-	SourceLagMax       time.Duration        // a fence not back within this: the tail counts as down
-	Grace              time.Duration        // no stream for this long: the tail counts as down
-	Disconnected       func() time.Duration // for how long the source has had no stream; nil: never
-	MaySend            func() bool          // whether leadership is certain at this moment; nil: always
-	Shutdown           <-chan struct{}      // closed when the process is told to end, not only this engine; nil: Run's ctx ends with the process
+	SendRateMax        int                                   // events a second; 0: no limit
+	Inserted           func(context.Context) (uint64, error) // rows that all sessions of the ledger's server have inserted since its start: makes a catch-up gentle; nil: it is fast
+	ParkAfter          time.Duration                         // events that cannot go for this long while others can are left to the sweep; 0: they wait
+	SourceLagMax       time.Duration                         // a fence not back within this: the tail counts as down
+	Grace              time.Duration                         // no stream for this long: the tail counts as down
+	Disconnected       func() time.Duration                  // for how long the source has had no stream; nil: never
+	MaySend            func() bool                           // whether leadership is certain at this moment; nil: always
+	Shutdown           <-chan struct{}                       // closed when the process is told to end, not only this engine; nil: Run's ctx ends with the process
 	Hooks              Hooks
 	Logger             zerolog.Logger
 }
@@ -114,6 +116,7 @@ type Engine struct {
 	hooks  Hooks
 	budget *budget
 	byKey  *byKey
+	pacer  *pacer
 	intake *queue[unit]
 	marks  *queue[settlement]
 	fence  fence
@@ -144,6 +147,8 @@ type Engine struct {
 	lastBegan time.Time // when the newest of the sends began that were acknowledged
 
 	heldEvents, heldBytes int64 // in all places
+
+	resting float64 // how many times as long as a transaction of the ledger took is rested after it
 }
 
 // New makes an engine; it starts nothing.
@@ -168,6 +173,7 @@ func New(cfg Config) *Engine {
 
 		drainStarted: make(chan struct{}),
 	}
+	e.pacer = newPacer(cfg.SendRateMax, e.drainStarted)
 	e.fence.init(cfg.LastFence)
 	e.pass.Store(1) // 0 means that no row has gone back yet
 	e.work, e.stop = context.WithCancelCause(context.Background())
@@ -332,6 +338,7 @@ type Usage struct {
 	Saved   bool              // the saved position covers all that was read, but for our own writes
 	Failing map[string]string // topic or topic/lane -> why it cannot be sent to now
 	Parked  []Parked          // in the order of their names
+	Resting float64           // how many times as long as the ledger's transactions take is rested after each; 0: no catch-up is slowed down
 }
 
 // Parked is a topic or a lane whose events are left to the sweep, or were until now
@@ -349,6 +356,7 @@ func (e *Engine) Usage() Usage {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	u.LastAck = e.lastAck
+	u.Resting = e.resting
 	u.Saved = !e.wm.moved && len(e.wm.slots) == 0
 	for t, why := range e.failing {
 		u.Failing[t] = why

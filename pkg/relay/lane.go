@@ -56,6 +56,7 @@ func (e *Engine) runLane(l *lane) {
 		if err != nil {
 			return
 		}
+		e.pacer.wait(l.work, len(items))
 		for _, group := range slices.Backward(e.deliver(l.work, l, items)) {
 			l.queue.putBack(group)
 		}
@@ -64,10 +65,10 @@ func (e *Engine) runLane(l *lane) {
 
 // batchLen returns how many of the items fit into one batch: at least one.
 func (e *Engine) batchLen(items []*item) int {
-	bytes := 0
+	bytes, most := 0, e.pacer.batchMax(e.cfg.SendBatchMax)
 	for i, it := range items {
 		bytes += it.msg.SizeBytes()
-		if i > 0 && (i >= e.cfg.SendBatchMax || bytes > e.cfg.SendBatchBytesMax) {
+		if i > 0 && (i >= most || bytes > e.cfg.SendBatchBytesMax) {
 			return i
 		}
 	}

@@ -78,9 +78,9 @@ func (s settlement) of(it *item) settlement {
 // ledger. Otherwise a slow ledger forgets what the broker has acknowledged, and a
 // restart sends it again. Shown by TestAcknowledgedIsRecordedThoughTheDrainTimesOut.
 func (e *Engine) markLoop(ctx context.Context, lanesEnded <-chan struct{}) error {
-	m := &marker{e: e}
 	tick := time.NewTicker(e.cfg.CheckpointInterval)
 	defer tick.Stop()
+	m := &marker{e: e, gentle: newGentle(e), tick: tick.C}
 	var batch []settlement
 	for {
 		select {
@@ -104,19 +104,49 @@ func (e *Engine) markLoop(ctx context.Context, lanesEnded <-chan struct{}) error
 // marker is the state of markLoop.
 type marker struct {
 	e         *Engine
+	gentle    *gentle
+	tick      <-chan time.Time // a position is to be saved
 	savedAt   time.Time
 	saveError string
 }
 
 func (m *marker) markAll(ctx context.Context, batch []settlement) error {
+	m.gentle.waiting(ctx, len(batch))
 	for len(batch) > 0 {
-		n := min(len(batch), markMax)
+		n := min(len(batch), m.gentle.rowsMax())
+		began := time.Now()
 		if err := m.mark(ctx, batch[:n]); err != nil {
+			return err
+		}
+		if err := m.rest(ctx, m.gentle.recorded(ctx, batch[:n], time.Since(began))); err != nil {
 			return err
 		}
 		batch = batch[n:]
 	}
 	return nil
+}
+
+// rest waits between two transactions of the ledger, until the beginning of a drain at
+// most.
+func (m *marker) rest(ctx context.Context, d time.Duration) error {
+	if d == 0 {
+		return nil
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+		case <-m.e.drainStarted:
+		case <-ctx.Done():
+		case <-m.tick:
+			if err := m.saveAlone(ctx); err != nil {
+				return err
+			}
+			continue
+		}
+		return nil
+	}
 }
 
 // mark commits the outcomes of some items, and only then lets go of them.
