@@ -152,18 +152,23 @@ func (t *table) update(ctx context.Context, db execer, set []clause, ids []strin
 	return r.RowsAffected()
 }
 
-// delete removes rows that were sent. On a small table a plain DELETE by key is a
+// deleteWhere is a DELETE by key. On a small table a plain one is a
 // scan, on both servers, and waits for every lock in the table. MySQL obeys the
 // hint, in a DELETE from one table only; MariaDB, which runs what stands between
 // /*M! and */, obeys FORCE INDEX, which is not allowed there (TestPlans).
+func (t *table) deleteWhere(in clause) clause {
+	return clause{"DELETE /*+ INDEX(" + quote(t.Table.Name) + " " + quote(t.KeyIndex) + ") */ /*M! o */ FROM " + t.name + " /*M! AS o" + t.force + " */ WHERE " + in.text, in.args}
+}
+
+// delete removes rows that were sent.
 func (l *Ledger) delete(ctx context.Context, tx execer, t *table, ids []string) error {
 	for _, piece := range chunks(ids, selectIDsMax) {
 		in, err := t.idIn(piece)
 		if err != nil {
 			return err
 		}
-		query := "DELETE /*+ INDEX(" + quote(t.Table.Name) + " " + quote(t.KeyIndex) + ") */ /*M! o */ FROM " + t.name + " /*M! AS o" + t.force + " */ WHERE " + in.text
-		if _, err := tx.ExecContext(ctx, query, in.args...); err != nil {
+		c := t.deleteWhere(in)
+		if _, err := tx.ExecContext(ctx, c.text, c.args...); err != nil {
 			return err
 		}
 	}
