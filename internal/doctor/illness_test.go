@@ -37,6 +37,16 @@ var illnesses = []illness{
 		fails: []string{"outbox layout"},
 	},
 	{
+		name: "queue lists cannot be changed",
+		spoil: func(t *testing.T, p *patient) {
+			p.exec(t, "REVOKE ALL PRIVILEGES ON `"+p.schema+"`.* FROM "+p.user+"; GRANT SELECT, INSERT ON rowferry_topic TO "+p.user)
+			for _, table := range []string{"outbox", "rowferry_checkpoint", "rowferry_dead"} {
+				p.exec(t, "GRANT SELECT, INSERT, UPDATE, DELETE ON "+table+" TO "+p.user)
+			}
+		},
+		fails: []string{"table rowferry_topic"},
+	},
+	{
 		name: "own tables are missing",
 		spoil: func(t *testing.T, p *patient) {
 			p.exec(t, "DROP TABLE rowferry_checkpoint, rowferry_topic, rowferry_dead")
