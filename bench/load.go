@@ -89,8 +89,8 @@ func (w *written) add(first int64, rows int, due time.Time) {
 	w.took = append(w.took, float64(at.Sub(due).Microseconds())/1000)
 }
 
-// p99 returns the 99th percentile of the inserts in ms.
-func (w *written) p99() float64 {
+// percentile returns a percentile of the inserts in ms.
+func (w *written) percentile(n int) float64 {
 	slices.Sort(w.took)
-	return w.took[len(w.took)*99/100]
+	return w.took[len(w.took)*n/100]
 }
