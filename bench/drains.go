@@ -87,6 +87,7 @@ func (b *bench) drainRatios() {
 		{"rowferry none", "ceiling: broker", ">= 0.85"}, {"rowferry none", "bare loop", ">= 0.85"},
 		{"rowferry status", "bare loop that marks", ">= 0.95"}, {"rowferry status", "ceiling: ledger", ""},
 		{"rowferry delete", "rowferry status", ">= 1"},
+		{"rowferry status, gentle", "rowferry status", ""},
 		{"rowferry none" + goingOn, rivalTuned + goingOn, ">= 10"}, {"rowferry status" + goingOn, rivalTuned + goingOn, ">= 2.5"},
 		{"rowferry none" + goingOn, rivalDefaults + goingOn, ""}, {"rowferry status" + goingOn, rivalDefaults + goingOn, ""},
 		{"bare loop", "ceiling: broker", ""},
@@ -138,6 +139,9 @@ func (b *bench) drainMarked(ctx context.Context) error {
 		{"bare loop that marks", func(ctx context.Context, l backlog) (carried, error) { return b.drainBare(ctx, l, true) }},
 		{"rowferry status", func(ctx context.Context, l backlog) (carried, error) { return b.drain(ctx, l, "status") }},
 		{"rowferry delete", func(ctx context.Context, l backlog) (carried, error) { return b.drain(ctx, l, "delete") }},
+		{"rowferry status, gentle", func(ctx context.Context, l backlog) (carried, error) {
+			return b.drain(ctx, l, "status", "ROWFERRY_CATCH_UP=gentle")
+		}},
 	} {
 		l, err := b.newBacklog(ctx, "bench_marked", b.o.rows)
 		if err != nil {
@@ -177,7 +181,7 @@ func (b *bench) drain(ctx context.Context, l backlog, ledger string, env ...stri
 		return c, err
 	}
 	r, err := b.startRelay(ctx, l.schema, append([]string{
-		"ROWFERRY_LEDGER=" + ledger, "ROWFERRY_ROUTE_TOPIC=" + topic, "ROWFERRY_START_AT=" + l.from}, env...)...)
+		"ROWFERRY_LEDGER=" + ledger, "ROWFERRY_ROUTE_TOPIC=" + topic, "ROWFERRY_START_AT=" + l.from, "ROWFERRY_CATCH_UP=fast"}, env...)...)
 	if err != nil {
 		return c, err
 	}

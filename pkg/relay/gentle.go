@@ -11,7 +11,7 @@ import (
 const (
 	gentleRows  = 100                    // of one transaction of the ledger
 	restMost    = 5.0                    // times as long as a transaction took
-	restLongest = 300 * time.Millisecond // so that some hundreds of rows are marked each second
+	restLongest = 150 * time.Millisecond // so that some hundreds of rows are marked each second
 	judgeEvery  = time.Second
 	aloneBelow  = 5 // rows a second that others insert: nobody to be gentle with
 	headway     = 2 // times as fast as the backlog grows it must be caught up with
