@@ -72,6 +72,7 @@ type Config struct {
 	PollInterval time.Duration
 	Grace        time.Duration
 	BatchSize    int
+	Paused       func() bool // Run begins no pass while this holds; nil: never. What ends a pause calls Trigger
 	// Passed is called after each pass; complete says that it came to the end of
 	// every table. It may be nil.
 	Passed func(tally outbox.Tally, took time.Duration, complete bool)
@@ -130,6 +131,9 @@ func (s *Sweeper) Run(ctx context.Context) {
 		case <-s.trigger:
 		}
 		timer.Stop()
+		if s.cfg.Paused != nil && s.cfg.Paused() {
+			continue
+		}
 		tally, err := s.Pass(ctx)
 		if ctx.Err() != nil {
 			return

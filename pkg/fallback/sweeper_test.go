@@ -310,3 +310,29 @@ func (w waitingTail) Fence(ctx context.Context) error {
 }
 
 func (waitingTail) Verify() {}
+
+// A pause ends with a pass, and holds none before.
+func TestNoPassBeginsDuringAPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.pending(orders, "a", 3)
+		var paused atomic.Bool
+		paused.Store(true)
+		s := w.sweeper(func(c *Config) { c.Paused = paused.Load })
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { s.Run(ctx); close(ended) }()
+		time.Sleep(time.Hour)
+		if w.count("candidates") != 0 || len(w.sent) != 0 {
+			t.Errorf("steps %v", w.steps)
+		}
+		paused.Store(false)
+		s.Trigger()
+		synctest.Wait()
+		if len(w.sent) != 3 {
+			t.Errorf("sent %v", w.sent)
+		}
+		cancel()
+		<-ended
+	})
+}

@@ -103,6 +103,7 @@ type Config struct {
 	Grace              time.Duration                         // no stream for this long: the tail counts as down
 	Disconnected       func() time.Duration                  // for how long the source has had no stream; nil: never
 	MaySend            func() bool                           // whether leadership is certain at this moment; nil: always
+	Paused             bool                                  // nothing is sent before SetPaused(false)
 	Shutdown           <-chan struct{}                       // closed when the process is told to end, not only this engine; nil: Run's ctx ends with the process
 	Hooks              Hooks
 	Logger             zerolog.Logger
@@ -117,6 +118,7 @@ type Engine struct {
 	budget *budget
 	byKey  *byKey
 	pacer  *pacer
+	valve  *valve
 	intake *queue[unit]
 	marks  *queue[settlement]
 	fence  fence
@@ -161,6 +163,7 @@ func New(cfg Config) *Engine {
 		log:      cfg.Logger,
 		hooks:    cfg.Hooks.withDefaults(),
 		budget:   newBudget(cfg.InflightMax, cfg.InflightBytesMax),
+		valve:    newValve(cfg.Paused),
 		byKey:    newByKey(cfg.InflightBytesMax / 4),
 		intake:   newQueue[unit](),
 		marks:    newQueue[settlement](),

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strconv"
 	"time"
@@ -87,6 +88,10 @@ func (e *Engine) deliver(ctx context.Context, l *lane, items []*item) (groups []
 			continue
 		}
 		err := e.trySend(ctx, l, head)
+		if errors.Is(err, errPaused) {
+			groups = e.waitForValve(ctx, l, append([][]*item{head}, groups[1:]...))
+			continue
+		}
 		if err == nil {
 			e.laneWorks(l)
 			groups = groups[1:]
@@ -213,8 +218,13 @@ func (e *Engine) send(ctx context.Context, l *lane, items []*item) error {
 	for i, it := range items {
 		msgs[i] = it.msg
 	}
+	if !e.valve.enter() {
+		return errPaused
+	}
 	start := time.Now()
-	if err := e.cfg.Sink.Send(ctx, l.topic, l.index, msgs); err != nil {
+	err := e.cfg.Sink.Send(ctx, l.topic, l.index, msgs)
+	e.valve.leave()
+	if err != nil {
 		return err
 	}
 	now := time.Now()

@@ -95,6 +95,8 @@ func (e *Engine) beginMove(c Change) (*move, error) {
 		return nil, fmt.Errorf("the relay is stopping: %w", ErrNotDrained)
 	case t.moving != nil:
 		return nil, ErrRefreezing
+	case e.valve.isClosed():
+		return nil, fmt.Errorf("publishing is paused: %w", ErrNotDrained)
 	}
 	if err := m.parkedLane(); err != nil {
 		return nil, err

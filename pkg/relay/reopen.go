@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -150,6 +151,10 @@ func (e *Engine) probe(l *lane) bool {
 	}
 	if err = e.send(l.work, l, []*item{it}); err == nil {
 		return true
+	}
+	if errors.Is(err, errPaused) {
+		e.giveUp(it, paused)
+		return false
 	}
 	e.setFailing(&l.place, err, time.Time{}) // only the reason
 	e.giveUp(it, outbox.ReasonOf(err))

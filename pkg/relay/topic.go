@@ -71,6 +71,10 @@ func (e *Engine) enterLane(it *item, left *leftover) (wake *lane, refusal string
 	p := t.placeOf(it.msg.Key)
 	if it.origin == outbox.FromSweep {
 		refusal = p.refusal(t, it.pass)
+		if e.valve.isClosed() {
+			refusal = paused
+			p.gaveBack.Store(it.pass) // once it is open again, what follows in this pass must not overtake
+		}
 	}
 	switch {
 	case it.taken || e.stopped: // taken: the tail has this row now; the sweep's page goes on without it
