@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -15,13 +16,14 @@ import (
 )
 
 // topicsDocument and refreezeDocument are what the commands print as JSON.
-type topicsDocument struct {
-	Topics []struct {
-		Topic, State, Error       string
-		Version                   int
-		Queues, Added, Gone, Away []string
-		ReadOnly                  []string `json:"read_only"`
-	}
+type topicsDocument struct{ Topics []topicDocument }
+
+type topicDocument struct {
+	Topic, State, Error       string
+	Version                   int
+	Queues, Added, Gone, Away []string
+
+	ReadOnly []string `json:"read_only"`
 }
 
 type refreezeDocument struct {
@@ -49,12 +51,28 @@ func newTopicStage(t *testing.T, broker *testservers.Broker, layout string, queu
 // listed returns what `topics list` says of the topic of the stage.
 func (s *stage) listed(overrides ...string) (state string, version, queues int) {
 	s.tb.Helper()
-	for _, t := range decode[topicsDocument](s.tb, s.okWith(overrides, "topics", "list", "--json")).Topics {
-		if t.Topic == s.topic {
-			return t.State, t.Version, len(t.Queues)
-		}
+	t := s.topicIn(s.okWith(overrides, "topics", "list", "--json"))
+	return t.State, t.Version, len(t.Queues)
+}
+
+// topicIn picks the topic of the stage from what a relay or a command says.
+func (s *stage) topicIn(text string) (t topicDocument) {
+	s.tb.Helper()
+	all := decode[topicsDocument](s.tb, text).Topics
+	if i := slices.IndexFunc(all, func(t topicDocument) bool { return t.Topic == s.topic }); i >= 0 {
+		t = all[i]
 	}
-	return "", 0, 0
+	return t
+}
+
+// topicBy asks a running relay.
+func (s *stage) topicBy(f *ferry) topicDocument {
+	s.tb.Helper()
+	code, body := f.get("/api/v1/topics")
+	if code != 200 {
+		return topicDocument{}
+	}
+	return s.topicIn(body)
 }
 
 func (s *stage) expectListed(state string, version, queues int, overrides ...string) {
@@ -205,6 +223,55 @@ func TestAnEnlargedTopicMovesNothingUntilItIsRefrozen(t *testing.T) {
 	s.awaitSent()
 	expectMoved(t, s.broker.ReadAll(t, s.topic), rows, 4, 8, 200) // copies: what was under way when the broker was killed
 	f.stopCleanly()
+	s.refreezeWithoutABroker()
+}
+
+// refreezeWithoutABroker takes a topic that is on two brokers, of which one will not
+// come back: nothing is frozen without it until somebody says that.
+func (s *stage) refreezeWithoutABroker() {
+	s.tb.Helper()
+	other := s.broker.Beside(s.tb)
+	s.topic += "-two"
+	s.exec("DELETE FROM outbox")
+	f := s.run("SEND_TIMEOUT=1s", "LANE_PARK_AFTER=3s", "ROCKETMQ_CREATE_TOPICS=true", "ROCKETMQ_TOPIC_QUEUES=2")
+	with := []string{"HTTP_ADDR=" + f.addr}
+	writing := s.traffic(s.insertNumbered)
+	s.await("both brokers have messages", func() bool {
+		return len(s.topicBy(f).Queues) == 4 && len(s.broker.ReadAll(s.tb, s.topic)) > 50 && len(other.ReadAll(s.tb, s.topic)) > 50
+	})
+	kept := other.ReadAll(s.tb, s.topic)
+	other.KillBroker(s.tb)
+	s.await("the broker is missed", func() bool { return s.topicBy(f).State == "away" })
+	gone := strings.Join(s.topicBy(f).Away, "")
+	s.expectRefused(1, with, []string{"topics", "refreeze", s.topic, "--yes"}, gone+", which has 2 of the 4", "--gone "+gone)
+	expectParts(s.tb, "refreeze --gone", s.okWith(with, "topics", "refreeze", s.topic, "--yes", "--gone", gone), "version 2 holds")
+	s.awaitMore(100)
+	rows := writing.end()
+	s.awaitSent()
+	here := s.broker.ReadAll(s.tb, s.topic)
+	checkOrderOfRest(s.tb, append(kept, here...), here, rows)
+	f.stopCleanly()
+}
+
+// checkOrderOfRest fails unless all rows are among the messages, but for those that were
+// stored by a broker between the last look at it and its end, and each key's messages in
+// the queues of the other broker come in order.
+func checkOrderOfRest(tb testing.TB, all, here []testservers.Message, rows int) {
+	tb.Helper()
+	seen, last := map[int]bool{}, map[string]int{}
+	for _, m := range all {
+		seen[payloadNumber(m)] = true
+	}
+	for _, m := range here {
+		where := fmt.Sprint(m.Properties["aggregate_id"], " in queue ", m.Queue)
+		if n := payloadNumber(m); n < last[where] {
+			tb.Errorf("key %s: event %d follows event %d", where, n, last[where])
+		}
+		last[where] = max(last[where], payloadNumber(m))
+	}
+	if missing := rows - len(seen); missing < 0 || missing > 300 {
+		tb.Errorf("%d of %d rows are on the brokers", len(seen), rows)
+	}
 }
 
 // A topic loses queues while rows flow: those of its keys cannot be sent, and the log
@@ -216,10 +283,12 @@ func TestVanishedQueuesAreMendedByRefreezing(t *testing.T) {
 		layout string
 		env    []string
 		parked bool
+		again  bool // the relay is restarted after the loss: then the topic is not known to it
 	}{
 		"before lanes park": {layout: layoutPragmatic},
 		"parked lanes":      {layout: layoutPragmatic, env: []string{"LANE_PARK_AFTER=1s"}, parked: true},
 		"no ledger":         {layout: layoutDebezium},
+		"after a restart":   {layout: layoutPragmatic, again: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -232,7 +301,13 @@ func TestVanishedQueuesAreMendedByRefreezing(t *testing.T) {
 			}
 			writing := s.traffic(insert)
 			s.awaitMore(200)
+			if c.again {
+				f.stopCleanly()
+			}
 			s.broker.CreateTopic(t, s.topic, 3)
+			if c.again {
+				f.restart()
+			}
 			f.awaitLog("queue_vanished", "rowferry topics refreeze "+s.topic)
 			if c.parked {
 				s.await("the lanes are parked", func() bool {
