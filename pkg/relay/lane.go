@@ -135,16 +135,17 @@ func (e *Engine) afterFailure(ctx context.Context, l *lane, groups [][]*item, er
 	return groups, len(groups) > 0
 }
 
-// retryAfter stretches a pause where that matters: after an answer that leaves
-// open whether the batch is stored, because a copy still in the broker's queue
-// must not overtake its successors; after a mistake of configuration, which
-// nobody mends in milliseconds; and between the counted attempts on one event.
+// retryAfter stretches a pause where that matters: after an attempt that leaves
+// open whether the batch is stored, so that a copy still in the broker's queue lands
+// before its successors (TestTheRetryWaitsForAnAttemptThatMayStillLand); after a mistake
+// of configuration, which nobody mends in milliseconds; and between the counted attempts
+// on one event.
 func retryAfter(err error, groups [][]*item, pause time.Duration) time.Duration {
 	const unknownSecondsMax = 30
 	switch {
 	case outbox.ClassOf(err) == outbox.Unknown && len(groups[0]) == 1:
 		return time.Duration(min(backoffSeconds(groups[0][0].attempts), unknownSecondsMax)) * time.Second
-	case outbox.ClassOf(err) == outbox.Configuration, outbox.ReasonOf(err) == "send_timeout":
+	case outbox.ClassOf(err) == outbox.Configuration, slices.Contains([]string{"send_timeout", "connection_lost"}, outbox.ReasonOf(err)):
 		return max(pause, time.Second)
 	default:
 		return pause

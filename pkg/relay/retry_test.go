@@ -15,6 +15,12 @@ import (
 // it, and goes with the number of the first attempt: a copy stands beside its original,
 // not behind its successors.
 func TestTheRetryWaitsForAnAttemptThatMayStillLand(t *testing.T) {
+	for _, reason := range []string{"send_timeout", "connection_lost"} {
+		t.Run(reason, func(t *testing.T) { retryWaits(t, reason) })
+	}
+}
+
+func retryWaits(t *testing.T, reason string) {
 	synctest.Test(t, func(t *testing.T) {
 		const landing = 900 * time.Millisecond
 		var seqs []string
@@ -28,7 +34,7 @@ func TestTheRetryWaitsForAnAttemptThatMayStillLand(t *testing.T) {
 					return nil
 				}
 				time.AfterFunc(landing, func() { r.sink.store("orders/0", ids) })
-				return &outbox.SendError{Class: outbox.Transient, Reason: "send_timeout", Err: errors.New("no answer")}
+				return &outbox.SendError{Class: outbox.Transient, Reason: reason, Err: errors.New("no answer")}
 			}
 		})
 		r.src.push("1:a", "2:a")
