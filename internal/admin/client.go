@@ -149,6 +149,9 @@ func (c *Client) do(ctx context.Context, method, path, request string) (body []b
 	if c.token != "" {
 		r.Header.Set("Authorization", "Bearer "+c.token)
 	}
+	if who := CallerOf(ctx); who != "" {
+		r.Header.Set(callerHeader, who)
+	}
 	response, err := c.http.Do(r)
 	if err != nil {
 		if errors.Is(ctx.Err(), context.Canceled) {

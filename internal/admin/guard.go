@@ -31,7 +31,7 @@ func (s *Server) guard(h http.Handler) http.Handler {
 			s.refuse(w, http.StatusForbidden, "without ROWFERRY_HTTP_TOKEN this is only done for callers on this host")
 			return
 		}
-		h.ServeHTTP(w, r)
+		h.ServeHTTP(w, withCaller(r, present))
 	})
 }
 
