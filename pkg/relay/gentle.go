@@ -45,16 +45,26 @@ type gentle struct {
 	known   bool
 
 	window
-	sweeping bool      // the sweep alone is a catch-up
-	newest   time.Time // commit of what was marked, at the beginning of the window
+	before   window // the last one; without a beginning in the first of a catch-up
+	sweeping bool   // the sweep alone is a catch-up
 }
 
 // window is what was marked within about a second.
 type window struct {
-	began     time.Time
-	rows      int
-	swept     int       // of those, by the sweep
-	committed time.Time // newest commit among them
+	began time.Time
+	rows  int
+	swept int     // of those, by the sweep
+	since float64 // sum of the seconds from then to the commits of the others, which are negative
+}
+
+// committed is when the rows that the tail brought were committed, on average: in a
+// backlog they come to be marked in nearly the order of the stream.
+func (w window) committed() (at time.Time, ok bool) {
+	n := w.rows - w.swept
+	if n == 0 || w.began.IsZero() {
+		return time.Time{}, false
+	}
+	return w.began.Add(time.Duration(w.since / float64(n) * float64(time.Second))), true
 }
 
 func newGentle(e *Engine) *gentle { return &gentle{e: e, inserted: e.cfg.Inserted} }
@@ -66,7 +76,7 @@ func (g *gentle) waiting(ctx context.Context, n int) {
 	case !g.on && (n >= markMax || g.sweeping):
 		g.on = true
 		others, known := g.others(ctx)
-		g.begin(time.Now())
+		g.before, g.window = window{}, window{began: time.Now()}
 		if g.alone = known && others < aloneBelow; !g.alone {
 			g.setRest(restMost)
 		}
@@ -96,22 +106,16 @@ func (g *gentle) recorded(ctx context.Context, batch []settlement, took time.Dur
 	for _, s := range batch {
 		if s.item.origin == outbox.FromSweep {
 			g.swept++
-		}
-		if s.item.committed.After(g.committed) {
-			g.committed = s.item.committed
+		} else {
+			g.since += s.item.committed.Sub(g.began).Seconds()
 		}
 	}
 	g.rows += len(batch)
 	if now := time.Now(); now.Sub(g.began) >= judgeEvery {
 		g.judge(ctx, now.Sub(g.began).Seconds())
-		g.begin(now)
+		g.before, g.window = g.window, window{began: now}
 	}
 	return min(restLongest, time.Duration(g.rest*float64(took)))
-}
-
-func (g *gentle) begin(now time.Time) {
-	g.newest = g.committed
-	g.window = window{began: now, committed: g.committed}
 }
 
 // judge decides at the end of a window how to go on.
@@ -133,6 +137,7 @@ func (g *gentle) judge(ctx context.Context, seconds float64) {
 	case g.alone:
 		g.alone = false
 		g.setRest(restMost)
+	case g.before.began.IsZero(): // too early to say
 	case g.passed() >= headway*seconds, known && float64(g.rows)/seconds >= headway*others:
 		g.setRest(min(restMost, g.rest+1))
 	case g.rest >= 2:
@@ -147,12 +152,15 @@ func (g *gentle) judge(ctx context.Context, seconds float64) {
 	}
 }
 
-// passed is how many seconds of the source's time the window has gone through.
+// passed is how many seconds of the source's time were gone through from the last window
+// to this one.
 func (g *gentle) passed() float64 {
-	if g.newest.IsZero() {
+	from, ok := g.before.committed()
+	to, ok2 := g.committed()
+	if !ok || !ok2 {
 		return 0
 	}
-	return g.committed.Sub(g.newest).Seconds()
+	return to.Sub(from).Seconds()
 }
 
 // others returns how many rows all sessions of the store's server have inserted per

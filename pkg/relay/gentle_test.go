@@ -130,7 +130,7 @@ func gentleOrNot(t *testing.T, inserted func(context.Context) (uint64, error), g
 	began := time.Now()
 	r, slow := startSlow(t, inserted, backlog)
 	// It takes some seconds at most to find out how things stand.
-	from, to := began.Add(4*time.Second), began.Add(6*time.Second)
+	from, to := began.Add(5*time.Second), began.Add(7*time.Second)
 	time.Sleep(time.Until(from))
 	resting := r.Usage().Resting
 	r.awaitSent(backlog)
@@ -166,7 +166,7 @@ func TestGentleCatchUpMakesHeadway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const rate, backlog = 8000, 20_000 // the ledger does 4,000/s when it rests, 45,000/s when it does not
 		r, _ := startSlow(t, perSecond(rate), backlog)
-		began, written := time.Now(), 0
+		began, written, rests := time.Now(), 0, map[float64]bool{}
 		for caughtUp := false; !caughtUp; time.Sleep(10 * time.Millisecond) {
 			if time.Since(began) > time.Minute {
 				t.Fatal("not caught up within a minute")
@@ -182,7 +182,11 @@ func TestGentleCatchUpMakesHeadway(t *testing.T) {
 				t.Fatal("the backlog only grows")
 			}
 			use := r.Usage()
+			rests[use.Resting] = true
 			caughtUp = time.Since(began) > time.Second && use.Events < 1000 && len(r.src.batches) < 10
+		}
+		if !rests[restMost/2] {
+			t.Errorf("rests of %v times: they were not shortened step by step", rests)
 		}
 	})
 }
@@ -192,6 +196,9 @@ func TestGentleCatchUpMakesHeadway(t *testing.T) {
 func TestGentleMindsTheBacklogsOwnPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := startSlow(t, perSecond(50_000), 0)
+		r.sink.mu.Lock()
+		r.sink.answer = func(string, int, []string) error { time.Sleep(time.Millisecond); return nil } // lanes keep in step
+		r.sink.mu.Unlock()
 		committed := time.Now().Add(-24 * time.Hour)
 		for i := range 16_001 {
 			committed = committed.Add(100 * time.Millisecond) // 10 a second
@@ -232,7 +239,7 @@ func TestGentleEndsWithTheDrain(t *testing.T) {
 		if err := r.stop(); err != nil {
 			t.Fatal(err)
 		}
-		if took := time.Since(began); took > time.Second {
+		if took, most := time.Since(began), 2*backlog/markMax*ledgerTime(markMax); took > most {
 			t.Errorf("the drain took %s", took)
 		}
 		if got := slow.largest(began, time.Now()); got != markMax {

@@ -39,8 +39,6 @@ func (p *pacer) wait(ctx context.Context, n int) {
 	}
 	select {
 	case p.turn <- struct{}{}:
-	case <-p.lift:
-		return
 	case <-ctx.Done():
 		return
 	}
