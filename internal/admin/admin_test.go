@@ -29,7 +29,10 @@ type fakeRelay struct {
 	sweep   func(context.Context) (outbox.Tally, error)
 	topics  func() (Topics, error)
 	freeze  func(RefreezeRequest) (Refreezing, error)
+	pause   func(on bool) (Pausing, error)
 }
+
+func (f *fakeRelay) SetPaused(_ context.Context, on bool) (Pausing, error) { return f.pause(on) }
 
 func (f *fakeRelay) Topics(context.Context) (Topics, error) { return f.topics() }
 func (f *fakeRelay) Refreeze(_ context.Context, ask RefreezeRequest) (Refreezing, error) {

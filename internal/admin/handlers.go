@@ -33,6 +33,8 @@ func (s *Server) handler() http.Handler {
 	open("GET /metrics", promhttp.HandlerFor(prometheus.GathererFunc(s.gather), promhttp.HandlerOpts{}).ServeHTTP)
 	open("GET /api/v1/status", s.status)
 	guarded("POST /api/v1/sweep", noTimeout, s.sweep)
+	guarded("POST /api/v1/pause", answerTimeout, s.setPaused(true))
+	guarded("POST /api/v1/resume", answerTimeout, s.setPaused(false))
 	guarded("GET /api/v1/topics", answerTimeout, s.topics)
 	guarded("POST /api/v1/topics/refreeze", noTimeout, s.refreeze)
 	guarded("GET /debug/pprof/", profileTimeout, pprof.Index)

@@ -28,6 +28,9 @@ type Relay interface {
 	Sweep(ctx context.Context) (outbox.Tally, error)
 	// Topics compares the frozen queue lists with what the brokers have.
 	Topics(ctx context.Context) (Topics, error)
+	// SetPaused writes down that publishing is paused, or no longer is, and returns when
+	// nothing is being sent, or a send takes too long to be waited for.
+	SetPaused(ctx context.Context, on bool) (Pausing, error)
 	// Refreeze says what another queue list of a topic would move, or replaces it.
 	Refreeze(ctx context.Context, ask RefreezeRequest) (Refreezing, error)
 }

@@ -45,7 +45,7 @@ func (r *Relay) Status() admin.Status {
 	m := r.meters
 	s := r.running()
 	st := admin.Status{
-		Name: r.cfg.Name, Version: version.Get().Version, Mode: r.cfg.Mode, Leader: s != nil, Gap: r.gapOpen(),
+		Name: r.cfg.Name, Version: version.Get().Version, Mode: r.cfg.Mode, Leader: s != nil, Gap: r.gapOpen(), Paused: r.isPaused(),
 		Published: admin.Published{Binlog: m.published[outbox.FromBinlog].Load(), Sweep: m.published[outbox.FromSweep].Load()},
 		Source:    admin.Source{Address: r.cfg.Source().Addr()}, Parked: []admin.Parked{},
 	}
@@ -110,13 +110,16 @@ func (r *Relay) Ready() []string {
 	waiting, s := r.waiting, r.current
 	standby := r.standby && r.lastErr == ""
 	r.mu.Unlock()
+	var reasons []string
+	if r.isPaused() {
+		reasons = append(reasons, errPausedNow.Error())
+	}
 	switch {
 	case s == nil && standby:
-		return nil // ready to take over
+		return reasons // without any, ready to take over
 	case s == nil:
-		return []string{cmp.Or(waiting, "starting")}
+		return append(reasons, cmp.Or(waiting, "starting"))
 	}
-	var reasons []string
 	if s.reader != nil {
 		if state := s.reader.State(); !state.Connected {
 			reasons = append(reasons, "the source is not connected: "+cmp.Or(state.LastError, "connecting"))
@@ -124,7 +127,7 @@ func (r *Relay) Ready() []string {
 	}
 	use := s.engine.Usage()
 	stuck := time.Since(maxTime(use.LastAck, s.began)) > publishTimeout
-	if use.Events > 0 && len(use.Failing) > 0 && stuck {
+	if use.Events > 0 && len(use.Failing) > 0 && stuck && !r.isPaused() {
 		for _, lane := range slices.Sorted(maps.Keys(use.Failing)) {
 			reasons = append(reasons, fmt.Sprintf("nothing could be published for a minute: %s: %s", lane, use.Failing[lane]))
 			break
@@ -177,6 +180,8 @@ func (r *Relay) Sweep(ctx context.Context) (outbox.Tally, error) {
 		return outbox.Tally{}, errors.New("the relay is not relaying: " + cmp.Or(waiting, "starting"))
 	case s.sweeper == nil:
 		return outbox.Tally{}, errors.New("this relay does not sweep: MODE=tail or LEDGER=none")
+	case r.isPaused():
+		return outbox.Tally{}, errPausedNow
 	}
 	return s.sweeper.Pass(ctx)
 }
@@ -290,7 +295,7 @@ func statusFromStore(ctx context.Context, cfg *config.Config, store *Store, log 
 func PrintStatus(w io.Writer, st admin.Status) error {
 	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
 	for _, row := range [][2]any{
-		{"name", st.Name}, {"version", st.Version}, {"mode", st.Mode}, {"leading", st.Leader},
+		{"name", st.Name}, {"version", st.Version}, {"mode", st.Mode}, {"leading", st.Leader}, {"paused", st.Paused},
 		{"source", st.Source.Address + " " + st.Source.Flavor}, {"connected", st.Source.Connected},
 		{"reading at", st.Source.Position}, {"lag", seconds(st.Source.LagSeconds)},
 		{"fence round trip", seconds(st.Source.FenceSeconds)},

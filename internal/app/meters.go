@@ -158,6 +158,7 @@ func (m *meters) poll(r *Relay) {
 	s := r.running()
 	m.BinlogGap.Set(boolean(r.gapOpen()))
 	m.Leader.Set(boolean(s != nil))
+	m.Paused.Set(boolean(r.isPaused()))
 	if s == nil {
 		m.BinlogConnected.Set(0)
 		m.LeaderEpoch.Set(0)

@@ -47,6 +47,9 @@ func (r *Relay) sweepOnce(ctx context.Context) (outbox.Tally, error) {
 		return outbox.Tally{}, err
 	}
 	defer lock.Release(context.WithoutCancel(ctx)) //nolint:errcheck // the server releases it with the connection
+	if err := r.refusePaused(ctx); err != nil {
+		return outbox.Tally{}, err
+	}
 	s := r.newSession(checkpoint.Checkpoint{})
 	s.build(r, checkpoint.Checkpoint{}, lock)
 	running, stop := context.WithCancel(ctx)

@@ -27,6 +27,7 @@ type checkpoints interface {
 	Begin(ctx context.Context, owner string) (checkpoint.Checkpoint, error)
 	Load(ctx context.Context) (checkpoint.Checkpoint, bool, error)
 	Save(ctx context.Context, position string) error
+	SetPaused(ctx context.Context, paused bool) error
 	rocketmq.TopicStore
 	topicLists
 }
@@ -56,6 +57,9 @@ type Relay struct {
 	current *session
 	lastErr string
 	pingErr string // why no name server answers; empty: one does
+	paused  bool   // as it is written down, as far as known
+
+	pauses sync.Mutex // held while the switch is read or written and what it says is done
 }
 
 // NewRelay checks what can be checked without a connection; its errors are
@@ -95,6 +99,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	var watchers sync.WaitGroup
 	watchers.Go(func() { r.meters.watch(watching, r) })
 	watchers.Go(func() { r.pingBroker(watching) })
+	watchers.Go(func() { r.watchPause(watching) })
 	err = r.serve(ctx)
 	r.setWaiting("stopped")
 	if ctx.Err() != nil {
@@ -143,6 +148,9 @@ func (r *Relay) prepare(ctx context.Context) error {
 	}
 	kind, err := r.store.LedgerKind()
 	if err != nil {
+		return err
+	}
+	if err := r.refuseRetention(kind); err != nil {
 		return err
 	}
 	if kind != config.LedgerNone || r.cfg.CheckpointStore.Kind == config.StoreMySQL {

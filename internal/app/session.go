@@ -122,9 +122,10 @@ func (r *Relay) runSession(ctx context.Context, s *session, from string) error {
 	if s.sweeper != nil {
 		swept.Go(func() { s.sweeper.Run(sweeping) })
 	}
-	r.mu.Lock()
-	r.current = s
-	r.mu.Unlock()
+	if r.cfg.OutboxRetention > 0 {
+		swept.Go(func() { r.retain(sweeping, s) })
+	}
+	r.enter(s)
 	r.setWaiting("")
 	r.log.Info().Str("mode", r.cfg.Mode).Str("ledger", r.kind).Int64("epoch", s.epoch).Str("from", from).Msg("relaying")
 	err := s.engine.Run(ctx, from)
@@ -144,7 +145,7 @@ func (r *Relay) begin(ctx context.Context) (begun checkpoint.Checkpoint, ok bool
 	r.setWaiting("the checkpoint store does not answer")
 	told := false
 	ok = r.insist(ctx, "opening the checkpoint", func(ctx context.Context) (err error) {
-		begun, err = r.saved.Begin(ctx, r.owner)
+		begun, err = r.takeOver(ctx)
 		if err == nil && r.fences != nil && checkpoints(r.fences) != r.saved {
 			var f checkpoint.Checkpoint
 			f, err = r.fences.Begin(ctx, r.owner)
@@ -158,6 +159,17 @@ func (r *Relay) begin(ctx context.Context) (begun checkpoint.Checkpoint, ok bool
 		return err
 	})
 	return begun, ok
+}
+
+// takeOver takes the leadership, and notes whether publishing is paused.
+func (r *Relay) takeOver(ctx context.Context) (checkpoint.Checkpoint, error) {
+	r.pauses.Lock()
+	defer r.pauses.Unlock()
+	begun, err := r.saved.Begin(ctx, r.owner)
+	if err == nil {
+		r.applyPause(begun.Paused)
+	}
+	return begun, err
 }
 
 // position returns where to read from, as text. The position of a first start is
@@ -213,6 +225,7 @@ func (r *Relay) engineConfig(s *session, begun checkpoint.Checkpoint, lock *lead
 		Epoch: begun.Epoch, LastFence: begun.Fence, TokenPrefix: r.owner,
 		InflightMax: int64(r.withinLease(r.cfg.InflightMax)), InflightBytesMax: int64(r.cfg.InflightBytesMax) - heldBytesMax(r.cfg),
 		SendBatchMax: r.cfg.SendBatchMax, SendBatchBytesMax: int(r.cfg.SendBatchBytesMax), SendRateMax: r.cfg.SendRateMax,
+		Paused:             r.isPaused(),
 		CheckpointInterval: r.cfg.CheckpointInterval, DrainTimeout: r.cfg.DrainTimeout,
 		Lease: r.cfg.OutboxLease, SendTimeout: r.cfg.SendTimeout, MaxAttempts: r.cfg.OutboxMaxAttempts,
 		SourceLagMax: r.cfg.SourceLagMax, Grace: r.cfg.OutboxGrace, Shutdown: r.shutdown,
@@ -285,7 +298,7 @@ func (r *Relay) sweeperConfig(s *session) fallback.Config {
 	c := fallback.Config{
 		Rows: newSweepRows(s.ledger, r.store.Layouts), Engine: s.engine, Tables: r.store.Tables(),
 		TokenPrefix: r.owner, PollInterval: r.cfg.OutboxPollInterval, Grace: r.cfg.OutboxGrace,
-		BatchSize: r.withinLease(r.cfg.OutboxBatchSize), Passed: r.sweepPassed, Logger: r.log,
+		BatchSize: r.withinLease(r.cfg.OutboxBatchSize), Paused: r.isPaused, Passed: r.sweepPassed, Logger: r.log,
 	}
 	if s.reader != nil {
 		c.Tail = s.engine

@@ -13,8 +13,8 @@ import (
 )
 
 // storeConns is the size of the pool: leader lock, marker, sweep, look-up, fence,
-// status and two to spare.
-const storeConns = 8
+// status, a purge with its lock, and two to spare.
+const storeConns = 10
 
 // Store is the database in which the outbox tables are written, and what is
 // known of those tables.

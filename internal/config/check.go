@@ -19,7 +19,6 @@ var notYet = []struct {
 	used func(*Config) bool
 }{
 	{"ON_DEAD", "block", func(c *Config) bool { return c.OnDead == OnDeadBlock }},
-	{"OUTBOX_RETENTION", "purging by the running relay", func(c *Config) bool { return c.OutboxRetention > 0 }},
 }
 
 // check holds the values against each other and returns every mistake.
@@ -103,6 +102,9 @@ func (c *Config) checkModes(add adder) {
 	}
 	if c.Mode == ModePoll && c.Ledger == LedgerNone {
 		add("%sMODE=poll cannot be had with %sLEDGER=none: without a binlog only the table says what is still to be sent", Prefix, Prefix)
+	}
+	if c.OutboxRetention > 0 && (c.Ledger == LedgerNone || c.Ledger == LedgerDelete) {
+		add("%sOUTBOX_RETENTION cannot be had with %sLEDGER=%s: there are no rows that are marked as sent", Prefix, Prefix, c.Ledger)
 	}
 	if c.OutboxLease <= c.SendTimeout {
 		add("%sOUTBOX_LEASE=%s must be longer than %sSEND_TIMEOUT=%s, or a row is taken back while it is being sent", Prefix, c.OutboxLease, Prefix, c.SendTimeout)

@@ -70,7 +70,7 @@ type Config struct {
 	OutboxBatchSize    int           `env:"OUTBOX_BATCH_SIZE" envDefault:"200" min:"1" max:"10000" desc:"Rows that a sweep takes at a time."`
 	OutboxMaxAttempts  int           `env:"OUTBOX_MAX_ATTEMPTS" envDefault:"10" min:"1" max:"1000000" desc:"Attempts of a row before it is FAILED. Only an error that is not understood, of this row alone, counts as one."`
 	OutboxLease        time.Duration `env:"OUTBOX_LEASE" envDefault:"1m" min:"1s" desc:"Age of a claim after which a PROCESSING row is taken back; longer than SEND_TIMEOUT."`
-	OutboxRetention    time.Duration `env:"OUTBOX_RETENTION" envDefault:"0s" min:"0s" shown:"0 (keep)" desc:"Age after which SENT rows are purged by the running relay."`
+	OutboxRetention    time.Duration `env:"OUTBOX_RETENTION" envDefault:"0s" min:"0s" shown:"0 (keep)" desc:"Age after which SENT rows are deleted by the running relay, in small batches, never any other rows. Counted from sent_at, or updated_at, or created_at."`
 	Ledger             string        `env:"LEDGER" oneof:"status,delete,none" shown:"status, or none where the table has no status column" desc:"How the outcome of a row is recorded: by its status, by deleting what was sent, or not at all."`
 	OnDead             string        `env:"ON_DEAD" envDefault:"skip" oneof:"skip,block" desc:"After a dead letter, later events of its key go on (skip) or wait until it is requeued or discarded (block)."`
 	MarkRowImage       string        `env:"MARK_ROW_IMAGE" envDefault:"auto" oneof:"auto,minimal,full" desc:"binlog_row_image of the sessions that mark rows. auto: minimal where the rights allow it."`

@@ -49,6 +49,7 @@ type Metrics struct {
 	LeaderEpoch          prometheus.Gauge
 	Paused               prometheus.Gauge
 
+	Purged               *prometheus.CounterVec // table
 	SweepRows            *prometheus.CounterVec // outcome
 	SweepDurationSeconds prometheus.Histogram
 
@@ -128,6 +129,7 @@ func (m *Metrics) addRelay(f factory) {
 	m.Leader = f.gauge("leader", "1 while this process may send.")
 	m.LeaderEpoch = f.gauge("leader_epoch", "Epoch of the checkpoint that this process writes; 0 without one.")
 	m.Paused = f.gauge("paused", "1 while publishing is paused.")
+	m.Purged = f.counters("purged_total", "Rows deleted because they were sent longer ago than OUTBOX_RETENTION.", "table")
 	m.SweepRows = f.counters("sweep_rows_total", "Rows taken by the sweep, by what became of them.", "outcome")
 	m.SweepDurationSeconds = f.histogram("sweep_duration_seconds", "Time of one pass of the sweep.",
 		[]float64{.01, .05, .1, .5, 1, 5, 10, 30, 60, 300, 1800})

@@ -42,6 +42,7 @@ rowferry_mark_rest_ratio GAUGE
 rowferry_marked_total COUNTER outcome
 rowferry_parked_lanes GAUGE
 rowferry_paused GAUGE
+rowferry_purged_total COUNTER table
 rowferry_send_batch_events HISTOGRAM
 rowferry_send_duration_seconds HISTOGRAM
 rowferry_send_rate_max GAUGE
@@ -58,6 +59,7 @@ func used() *prometheus.Registry {
 	m.EventsSkipped.WithLabelValues("shop.outbox", "already sent").Inc()
 	m.EventsDeferred.WithLabelValues("shop.outbox", "statement").Inc()
 	m.EventsReadByKey.WithLabelValues("shop.outbox", "image").Inc()
+	m.Purged.WithLabelValues("shop.outbox").Add(200)
 	m.BacklogRows.WithLabelValues("shop.outbox", "pending").Set(3)
 	m.BacklogOldestAgeSeconds.WithLabelValues("shop.outbox").Set(1.5)
 	m.ConfigInfo.WithLabelValues("rowferry", "auto", "status", "rocketmq", "mysql").Set(1)
