@@ -146,7 +146,7 @@ func TestGuard(t *testing.T) {
 		{"a web page, as new browsers say", "", here, "localhost:8390", map[string]string{"Sec-Fetch-Site": "cross-site"}, 403},
 		{"a web page whose name was rebound", "", here, "evil.example", map[string]string{"Sec-Fetch-Site": "same-origin"}, 403},
 	} {
-		for _, target := range []struct{ method, path, body string }{{"POST", "/api/v1/sweep", ""}, {"GET", "/debug/pprof/", ""}, {"GET", "/debug/pprof/cmdline", ""},
+		for _, target := range []struct{ method, path, body string }{{"POST", "/api/v1/sweep", ""}, {"POST", "/api/v1/pause", ""}, {"POST", "/api/v1/resume", ""}, {"GET", "/debug/pprof/", ""}, {"GET", "/debug/pprof/cmdline", ""},
 			{"GET", "/api/v1/topics", ""}, {"POST", "/api/v1/topics/refreeze", `{"topic": "orders"}`}} {
 			if target.method == "GET" && c.header["Origin"] != "" {
 				continue // browsers send no Origin with a plain GET
@@ -156,6 +156,7 @@ func TestGuard(t *testing.T) {
 				sweep:  func(context.Context) (outbox.Tally, error) { done = true; return outbox.Tally{}, nil },
 				topics: func() (Topics, error) { done = true; return Topics{}, nil },
 				freeze: func(RefreezeRequest) (Refreezing, error) { done = true; return Refreezing{}, nil },
+				pause:  func(bool) (Pausing, error) { done = true; return Pausing{}, nil },
 			}}}
 			r := httptest.NewRequest(target.method, target.path, strings.NewReader(target.body))
 			r.RemoteAddr, r.Host = c.from, c.host
