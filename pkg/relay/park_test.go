@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -371,4 +372,39 @@ func TestPassThatCannotKeepUpIsRepeated(t *testing.T) {
 			t.Fatalf("state %d", y.state())
 		}
 	})
+}
+
+// A probe whose answer nobody understands lets its lane drain: the pass that follows must
+// find the row, or it would send those of its key that are newer. Marks may be slow.
+func TestProbeIsOverBeforeItsLaneDrains(t *testing.T) {
+	var understood atomic.Bool
+	understood.Store(true)
+	recovered := make(chan string, 10)
+	slow := make(chan struct{})
+	r := start(t, func(c *Config, r *rig) {
+		c.ParkAfter, r.sink.lanes = 10*time.Millisecond, 1
+		c.Hooks.Recovered = func(topic string) { recovered <- topic }
+		r.ledger.rows["1"] = outbox.Pending
+		r.sink.answer = func(string, int, []string) error {
+			if understood.Load() {
+				return &outbox.SendError{Class: outbox.Configuration, Reason: "no_permission"}
+			}
+			return errors.New("nobody understands this")
+		}
+	})
+	r.src.push("1:a")
+	eventually(t, "the lane is parked", func() bool { return len(r.Usage().Parked) == 1 })
+	r.ledger.mu.Lock()
+	r.ledger.hold = slow
+	r.ledger.mu.Unlock()
+	r.src.push("2:b:drop") // keeps the marker busy
+	understood.Store(false)
+	<-recovered
+	if reopening, err := r.BeginPass(t.Context()); !reopening || err != nil {
+		t.Fatalf("the lane does not drain: %t, %v", reopening, err)
+	}
+	if free := r.Reserve(orders, []string{"1"}); len(free) != 1 {
+		t.Error("the pass does not find the row")
+	}
+	close(slow)
 }

@@ -181,6 +181,9 @@ func (e *Engine) resume(m *move, ended bool) {
 	t := m.topic
 	waiting := t.waiting
 	t.moving, t.lanes, t.waiting = nil, m.lanes, nil
+	for _, l := range m.lanes { // rows of lanes that a pass drains went back, too: the next one begins anew
+		l.gaveBack.Store(e.pass.Load())
+	}
 	if ended && !e.stopped {
 		for _, l := range m.lanes {
 			e.startLane(l)
