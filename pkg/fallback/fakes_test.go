@@ -140,6 +140,13 @@ func (w *world) BeginPass(context.Context) (bool, error) {
 	return w.reopens, nil
 }
 
+func (w *world) BeginRows() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.step("begin rows")
+	w.gaveBack, w.away = map[string]bool{}, false
+}
+
 func (w *world) Reopen(context.Context) ([]outbox.Key, bool, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -33,6 +33,8 @@ type Engine interface {
 	// BeginPass begins a pass; within one the engine keeps the order of each key. When
 	// lanes are to reopen, the pass must take rows of any age.
 	BeginPass(ctx context.Context) (reopening bool, err error)
+	// BeginRows begins a pass of certain rows, in which no lane reopens.
+	BeginRows()
 	// Reopen follows a pass with reopening lanes that came to the end of all tables: it
 	// gives rows to be sent, in this order, before the next call, while more is true.
 	Reopen(ctx context.Context) (rows []outbox.Key, more bool, err error)
@@ -335,14 +337,9 @@ func (p *pass) reopen(ctx context.Context) error {
 		if err != nil || !more {
 			return err
 		}
-		for len(rows) > 0 {
-			table, ids := rows[0].Table, []string(nil)
-			for len(rows) > 0 && rows[0].Table == table && len(ids) < p.s.cfg.BatchSize {
-				ids, rows = append(ids, rows[0].ID), rows[1:]
-			}
-			if err := p.sendPage(ctx, table, ids); err != nil {
-				return err
-			}
+		err = p.pages(rows, func(table outbox.Table, ids []string) error { return p.sendPage(ctx, table, ids) })
+		if err != nil {
+			return err
 		}
 	}
 }

@@ -231,6 +231,14 @@ func (e *Engine) BeginPass(ctx context.Context) (reopening bool, err error) {
 	return reopening, err
 }
 
+// BeginRows begins a pass of rows that somebody asked for. No lane reopens with it: rows
+// of those that are not open are given back.
+func (e *Engine) BeginRows() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.pass.Add(1)
+}
+
 // PassOver tells that a row could not be taken that belongs to this pass: the rows of
 // its lane that follow must not overtake it.
 func (e *Engine) PassOver(ev *outbox.Event) {

@@ -110,6 +110,18 @@ func (r *Router) Route(e *outbox.Event) (*outbox.Message, error) {
 	return m, r.checkSize(m, e.OversizeBytes)
 }
 
+// Key returns the ordering key of e, also where e cannot be routed.
+func (r *Router) Key(e *outbox.Event) string {
+	key := e.AggregateID
+	if r.key != nil {
+		key = r.key.expand(e, nil)
+	}
+	if key == "" {
+		key = e.ID
+	}
+	return key
+}
+
 // address sets topic, tag and ordering key.
 func (r *Router) address(m *outbox.Message, e *outbox.Event) error {
 	match := r.match(e.Type)
@@ -123,13 +135,7 @@ func (r *Router) address(m *outbox.Message, e *outbox.Event) error {
 	if m.Tag, err = r.tagOf(match, e); err != nil {
 		return err
 	}
-	m.Key = e.AggregateID
-	if r.key != nil {
-		m.Key = r.key.expand(e, nil)
-	}
-	if m.Key == "" {
-		m.Key = e.ID
-	}
+	m.Key = r.Key(e)
 	return checkValue("the ordering key", m.Key)
 }
 
