@@ -103,7 +103,7 @@ func everyStatus(layouts []*outbox.Layout) bool {
 // sweep of everything PENDING, or the end of the process.
 func (r *Relay) gapFound(err error) error {
 	if r.cfg.OnGap == config.OnGapStop || r.kind == config.LedgerNone || !everyStatus(r.store.Layouts) {
-		return fmt.Errorf("%w; rows committed since may be unsent: look at them, then begin anew: delete this relay's row in rowferry_checkpoint (or its checkpoint file) and say where with ROWFERRY_START_AT", err)
+		return fmt.Errorf("%w; rows committed since may be unsent: look at them, then say where to go on: `rowferry checkpoint set POSITION`, or `rowferry checkpoint reset` and ROWFERRY_START_AT", err)
 	}
 	r.mu.Lock()
 	r.gap = true
