@@ -13,16 +13,18 @@ const (
 	restMost    = 5.0                    // times as long as a transaction took
 	restLongest = 150 * time.Millisecond // so that some hundreds of rows are marked each second
 	judgeEvery  = time.Second
-	aloneBelow  = 5 // rows a second that others insert: nobody to be gentle with
-	headway     = 2 // times as fast as the backlog grows it must be caught up with
+	lookLeast   = 100 * time.Millisecond // in which nobody inserts to be called alone
+	aloneBelow  = 5                      // rows a second that others insert: nobody to be gentle with
+	sendsLeast  = 1000                   // events a second that may be sent meanwhile at least
+	headway     = 2                      // times as fast as the backlog grows it must be caught up with
 )
 
 // gentle keeps applications first while a backlog is marked. What costs them is not
 // locks, there are none to wait for, but the log that all transactions share and the
 // CPU. So beside others who insert, transactions of the ledger are small and each is
 // followed by a rest several times as long as it took; that is less work by itself when
-// the server is busy, and everything before the ledger is held up by the in-flight
-// budget. There is a catch-up while a whole transaction of the ledger is waiting, or the
+// the server is busy. What is sent keeps to about the rate at which it is marked: the
+// budget alone would let thousands through at once, each time it has room again. There is a catch-up while a whole transaction of the ledger is waiting, or the
 // sweep takes as many rows each second.
 //
 // What must hold: the backlog shrinks. The rests become shorter, down to none, as long as
@@ -68,6 +70,13 @@ func (w window) committed() (at time.Time, ok bool) {
 }
 
 func newGentle(e *Engine) *gentle { return &gentle{e: e, inserted: e.cfg.Inserted} }
+
+// look begins to count what others insert, so that a catch-up knows of them at once.
+func (g *gentle) look(ctx context.Context) {
+	if g.inserted != nil {
+		g.others(ctx)
+	}
+}
 
 // waiting is told how many outcomes are to be recorded now.
 func (g *gentle) waiting(ctx context.Context, n int) {
@@ -165,7 +174,7 @@ func (g *gentle) passed() float64 {
 
 // others returns how many rows all sessions of the store's server have inserted per
 // second since the last look; ours insert next to nothing. Unknown at the first look,
-// after a restart of the server, and when it does not say.
+// right after another, after a restart of the server, and when it does not say.
 func (g *gentle) others(ctx context.Context) (perSecond float64, known bool) {
 	ctx, cancel := context.WithTimeout(ctx, judgeEvery)
 	defer cancel()
@@ -174,7 +183,7 @@ func (g *gentle) others(ctx context.Context) (perSecond float64, known bool) {
 		g.e.log.Debug().Err(err).Msg("asking who else writes failed")
 	}
 	now := time.Now()
-	known = err == nil && g.known && n >= g.count
+	known = err == nil && g.known && n >= g.count && now.Sub(g.countAt) >= lookLeast
 	if known { // less than a second would make one row look like many
 		perSecond = float64(n-g.count) / max(1, now.Sub(g.countAt).Seconds())
 	}
@@ -187,4 +196,10 @@ func (g *gentle) setRest(times float64) {
 	g.e.mu.Lock()
 	g.e.resting = times
 	g.e.mu.Unlock()
+	if times == 0 {
+		g.e.pacer.slow.Store(0)
+		return
+	}
+	marked := float64(g.rows) / max(1, time.Since(g.began).Seconds())
+	g.e.pacer.slow.Store(int64(max(sendsLeast, marked*3/2)))
 }

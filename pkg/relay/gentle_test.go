@@ -129,6 +129,10 @@ func gentleOrNot(t *testing.T, inserted func(context.Context) (uint64, error), g
 	const backlog = 40_000
 	began := time.Now()
 	r, slow := startSlow(t, inserted, backlog)
+	sends := &sendLog{began: began}
+	r.sink.mu.Lock()
+	r.sink.answer = sends.answer
+	r.sink.mu.Unlock()
 	// It takes some seconds at most to find out how things stand.
 	from, to := began.Add(5*time.Second), began.Add(7*time.Second)
 	time.Sleep(time.Until(from))
@@ -148,6 +152,10 @@ func gentleOrNot(t *testing.T, inserted func(context.Context) (uint64, error), g
 	}
 	if got, most := slow.busy(from, to), 1.05/(1+restMost); got > most {
 		t.Errorf("transactions took %.2f of the time beside others, want at most %.2f", got, most)
+	}
+	// What is marked meanwhile is 4,000 a second.
+	if got := sends.busiest(time.Second/10, time.Second, 4*time.Second); got > 1300 {
+		t.Errorf("%d events were sent within a tenth of a second", got)
 	}
 	if resting != restMost {
 		t.Errorf("rests %.1f times as long, want %.1f", resting, restMost)

@@ -81,6 +81,7 @@ func (e *Engine) markLoop(ctx context.Context, lanesEnded <-chan struct{}) error
 	tick := time.NewTicker(e.cfg.CheckpointInterval)
 	defer tick.Stop()
 	m := &marker{e: e, gentle: newGentle(e), tick: tick.C}
+	m.gentle.look(ctx)
 	var batch []settlement
 	for {
 		select {

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 )
 
@@ -13,28 +14,39 @@ import (
 // count as failing. Otherwise a limit reorders events, or parks the lanes that it slows
 // down. Shown by TestRateLimitKeepsOrderAndLosesNothing and TestRateLimitParksNothing.
 type pacer struct {
-	rate int             // events a second; 0: no limit
-	lift <-chan struct{} // closed when the limit ends: at the beginning of a drain
+	most int             // events a second; 0: no limit
+	slow atomic.Int64    // the same, in a catch-up that is slowed down
+	lift <-chan struct{} // closed when the limits end: at the beginning of a drain
 	turn chan struct{}   // full while a lane waits; the others wait behind it, in order
 	next time.Time       // when what went is paid for; for whoever has the turn
 }
 
-func newPacer(rate int, lift <-chan struct{}) *pacer {
-	return &pacer{rate: rate, lift: lift, turn: make(chan struct{}, 1)}
+func newPacer(most int, lift <-chan struct{}) *pacer {
+	return &pacer{most: most, lift: lift, turn: make(chan struct{}, 1)}
+}
+
+// rate is how many events a second may go; 0: any number.
+func (p *pacer) rate() int {
+	slow := int(p.slow.Load())
+	if p.most > 0 && slow > 0 {
+		return min(p.most, slow)
+	}
+	return max(p.most, slow)
 }
 
 // batchMax is how many events of at most most may go at once: with a limit, what it
 // allows in a tenth of a second, so that it holds within each second too.
 func (p *pacer) batchMax(most int) int {
-	if p.rate == 0 || isClosed(p.lift) {
+	rate := p.rate()
+	if rate == 0 || isClosed(p.lift) {
 		return most
 	}
-	return min(most, max(1, p.rate/10))
+	return min(most, max(1, rate/10))
 }
 
 // wait returns when n more events may go, or there is no limit any more, or ctx ends.
 func (p *pacer) wait(ctx context.Context, n int) {
-	if p.rate == 0 {
+	if p.rate() == 0 {
 		return
 	}
 	select {
@@ -46,8 +58,8 @@ func (p *pacer) wait(ctx context.Context, n int) {
 	if now := time.Now(); p.next.Before(now) {
 		p.next = now
 	}
-	if waitUntil(ctx, p.next, p.lift) {
-		p.next = p.next.Add(time.Duration(n) * time.Second / time.Duration(p.rate))
+	if rate := p.rate(); waitUntil(ctx, p.next, p.lift) && rate > 0 {
+		p.next = p.next.Add(time.Duration(n) * time.Second / time.Duration(rate))
 	}
 }
 
