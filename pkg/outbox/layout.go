@@ -132,7 +132,7 @@ func Recognise(table Table, columns []Column, key map[string]string, o Options) 
 	}
 	id := columns[l.roles[RoleID]]
 	if l.KeyIndex = key[id.Name]; l.KeyIndex == "" {
-		return nil, fmt.Errorf("table %s: column %s is not a primary or unique key by itself, so rows cannot be marked by it; composite keys are not supported", table, id.Name)
+		return nil, fmt.Errorf("table %s: column %s is not a primary or unique key by itself, so rows cannot be marked by it; composite keys are not supported, unless they are primary and begin with it as AUTO_INCREMENT", table, id.Name)
 	}
 	switch id.DataType {
 	case "float", "double", "timestamp", "year":

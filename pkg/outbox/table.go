@@ -108,12 +108,19 @@ FROM information_schema.columns WHERE table_schema = ? AND table_name = ? ORDER 
 	return columns, rows.Err()
 }
 
+const primaryIndex = "PRIMARY"
+
 // readKeys returns the columns that are a unique key by themselves, each with
-// the name of the index; the primary key wins over others on the same column.
+// the name of the index; the primary key wins over others on the same column. The
+// AUTO_INCREMENT column with which a longer primary key begins counts as one: the server
+// gives each number once. Tables that are partitioned by date have such keys.
 func readKeys(ctx context.Context, db Querier, t Table) (map[string]string, error) {
-	rows, err := db.QueryContext(ctx, `SELECT index_name, MIN(column_name) FROM information_schema.statistics
-WHERE table_schema = ? AND table_name = ? AND non_unique = 0
-GROUP BY index_name HAVING COUNT(*) = 1 ORDER BY index_name = 'PRIMARY'`, t.Schema, t.Name)
+	rows, err := db.QueryContext(ctx, `SELECT s.index_name, MIN(s.column_name) FROM information_schema.statistics s
+WHERE s.table_schema = ? AND s.table_name = ? AND s.non_unique = 0
+GROUP BY s.index_name HAVING COUNT(*) = 1
+UNION SELECT s.index_name, s.column_name FROM information_schema.statistics s JOIN information_schema.columns c
+  ON c.table_schema = s.table_schema AND c.table_name = s.table_name AND c.column_name = s.column_name
+WHERE s.table_schema = ? AND s.table_name = ? AND s.index_name = 'PRIMARY' AND s.seq_in_index = 1 AND c.extra LIKE '%auto_increment%'`, t.Schema, t.Name, t.Schema, t.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +131,9 @@ GROUP BY index_name HAVING COUNT(*) = 1 ORDER BY index_name = 'PRIMARY'`, t.Sche
 		if err := rows.Scan(&index, &column); err != nil {
 			return nil, err
 		}
-		keys[column] = index
+		if keys[column] != primaryIndex {
+			keys[column] = index
+		}
 	}
 	return keys, rows.Err()
 }
