@@ -19,6 +19,7 @@ DEMO_FLAGS ?=
 BENCH_FLAGS ?=
 RIVAL    ?=
 GROWTH   ?=
+CHAOS_FLAGS ?=
 
 .PHONY: help
 help: ## list the targets
@@ -66,6 +67,14 @@ benchmarks: ## run the benchmarks of the hot paths once (BENCHTIME=1s to measure
 .PHONY: bench
 bench: servers ## measure beside ceilings and a bare loop; RIVAL=1: Debezium Server too; GROWTH=1: ten times more of everything
 	go run ./bench $(if $(RIVAL),--rival) $(if $(GROWTH),--growth) $(BENCH_FLAGS)
+
+.PHONY: chaos
+chaos: servers ## 100,000 rows through 200 faults, chosen by a seed; CHAOS_FLAGS="--seed 7" replays one
+	go run ./chaos $(CHAOS_FLAGS)
+
+.PHONY: mutants
+mutants: servers ## show that chaos catches bugs planted into copies of the sources
+	go run ./chaos mutants $(CHAOS_FLAGS)
 
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME (20s)

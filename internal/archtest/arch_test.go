@@ -114,7 +114,7 @@ func under(pkg, prefix string) bool { return pkg == prefix || strings.HasPrefix(
 // it may.
 func wrongImport(from, to string) string {
 	switch {
-	case under(to, "cmd") || under(to, "bench") || under(to, "demo") && !under(from, "demo") && !under(from, "bench"):
+	case under(to, "cmd") || under(to, "bench") || under(to, "chaos") || under(to, "demo") && !under(from, "demo") && !under(from, "bench"):
 		return "a program is imported by nobody, except that the benchmark uses the demo's parts"
 	case under(from, "pkg/outbox"):
 		return "pkg/outbox imports the standard library only"
@@ -155,9 +155,9 @@ func TestArrows(t *testing.T) {
 	}
 }
 
-// isTestTool names the packages that only tests, the demo and the benchmark use.
+// isTestTool names the packages that only tests, the demo, the benchmark and chaos use.
 func isTestTool(dir string) bool {
-	for _, prefix := range []string{"internal/testservers", "internal/e2e", "pkg/router/sinktest", "pkg/checkpoint/checkpointtest", "demo", "bench"} {
+	for _, prefix := range []string{"internal/testservers", "internal/e2e", "pkg/router/sinktest", "pkg/checkpoint/checkpointtest", "demo", "bench", "chaos"} {
 		if under(dir, prefix) {
 			return true
 		}
@@ -189,6 +189,7 @@ func TestWrongImport(t *testing.T) {
 		{"demo", "demo/shop", false},
 		{"bench", "demo/consumer", false},
 		{"demo", "bench", true},
+		{"internal/e2e", "chaos", true},
 		{"migrations", "pkg/outbox", true},
 	} {
 		if got := wrongImport(c.from, c.to); (got != "") != c.wrong {

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -38,7 +37,7 @@ func build(name string, flags ...string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("finding the module: %w", err)
 	}
-	if err := noteSources(root); err != nil {
+	if err := testservers.NoteSources(root); err != nil {
 		return "", err
 	}
 	path := filepath.Join(root, ".servers", "e2e", name)
@@ -50,22 +49,4 @@ func build(name string, flags ...string) (string, error) {
 		return "", fmt.Errorf("building rowferry: %w\n%s", err, out)
 	}
 	return path, os.Rename(half, path)
-}
-
-// noteSources looks at every file that goes into the program. The go command
-// notes what a test has looked at, and does not call a result still valid when
-// one of those files has changed since.
-func noteSources(root string) error {
-	for _, dir := range []string{"cmd", "internal", "pkg", "migrations", "go.mod"} {
-		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, _ fs.DirEntry, err error) error {
-			if err == nil {
-				_, err = os.Stat(path)
-			}
-			return err
-		})
-		if err != nil {
-			return fmt.Errorf("looking at the sources: %w", err)
-		}
-	}
-	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -117,13 +116,8 @@ func (b *Broker) CreateTopic(tb testing.TB, topic string, queues int) {
 }
 
 func (b *Broker) createTopic(topic string, queues int) error {
-	n := strconv.Itoa(queues)
 	for _, addr := range b.brokers {
-		_, err := callOnce(addr, codeUpdateTopic, map[string]string{
-			"topic": topic, "defaultTopic": "TBW102", "readQueueNums": n, "writeQueueNums": n,
-			"perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
-		}, nil)
-		if err != nil {
+		if err := createTopicOn(addr, topic, queues); err != nil {
 			return err
 		}
 	}
@@ -175,13 +169,13 @@ func (b *Broker) KillBroker(tb testing.TB) {
 // FreezeBroker halts the broker (SIGSTOP): connections stay open and nothing answers.
 func (b *Broker) FreezeBroker(tb testing.TB) {
 	tb.Helper()
-	b.control(tb, "freezing the broker", &b.mq, freeze)
+	b.control(tb, "freezing the broker", &b.mq, (*Process).Freeze)
 }
 
 // ThawBroker lets a frozen broker go on.
 func (b *Broker) ThawBroker(tb testing.TB) {
 	tb.Helper()
-	b.control(tb, "thawing the broker", &b.mq, thaw)
+	b.control(tb, "thawing the broker", &b.mq, (*Process).Thaw)
 }
 
 // StartBroker starts a stopped or killed broker again, on the same port and data, with

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -193,25 +192,14 @@ func (d *DB) Kill(tb testing.TB) {
 // Freeze halts the server (SIGSTOP): connections stay open and nothing answers.
 func (d *DB) Freeze(tb testing.TB) {
 	tb.Helper()
-	d.control(tb, "freezing", freeze)
+	d.control(tb, "freezing", (*Process).Freeze)
 }
 
 // Thaw lets a frozen server go on.
 func (d *DB) Thaw(tb testing.TB) {
 	tb.Helper()
-	d.control(tb, "thawing", thaw)
+	d.control(tb, "thawing", (*Process).Thaw)
 }
-
-// freeze returns when every thread has stopped: the signal is only begun to be
-// delivered when kill returns, and a busy thread may answer once more until then.
-func freeze(p *Process) error {
-	if err := p.Signal(syscall.SIGSTOP); err != nil {
-		return err
-	}
-	return p.await("a stopped server", func() error { return allStopped(p.PID) })
-}
-
-func thaw(p *Process) error { return p.Signal(syscall.SIGCONT) }
 
 func (d *DB) control(tb testing.TB, what string, act func(*Process) error) {
 	tb.Helper()

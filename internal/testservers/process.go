@@ -40,8 +40,8 @@ type Process struct {
 	waitErr error         // how it ended, once exited is closed
 }
 
-// start runs cmd with its output appended to the file server.log in dir.
-func (l Launcher) start(dir string, cmd *exec.Cmd) (*Process, error) {
+// Start runs cmd with its output appended to the file server.log in dir.
+func (l Launcher) Start(dir string, cmd *exec.Cmd) (*Process, error) {
 	logFile := filepath.Join(dir, "server.log")
 	out, err := os.OpenFile(logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -70,6 +70,27 @@ func (p *Process) reap(cmd *exec.Cmd) {
 	p.waitErr = cmd.Wait()
 	close(p.exited)
 }
+
+// Ended returns how the process ended: whether it has, and the error of its exit code.
+func (p *Process) Ended() (bool, error) {
+	if p.Alive() {
+		return false, nil
+	}
+	return true, p.waitErr
+}
+
+// Freeze halts the process (SIGSTOP) and returns when every thread has stopped: the signal
+// is only begun to be delivered when kill returns, and a busy thread may answer once more
+// until then.
+func (p *Process) Freeze() error {
+	if err := p.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	return p.await("a stopped server", func() error { return allStopped(p.PID) })
+}
+
+// Thaw lets a frozen process go on.
+func (p *Process) Thaw() error { return p.Signal(syscall.SIGCONT) }
 
 // Attach finds a process that an earlier Launcher started; false if it has ended.
 func Attach(pid int, started uint64, dir string) (*Process, bool) {

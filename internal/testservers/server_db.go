@@ -66,7 +66,7 @@ func (s DBServer) Launch(l Launcher) (*Process, error) {
 		return nil, err
 	}
 	name := map[string]string{FlavorMySQL: "mysqld", FlavorMariaDB: "mariadbd"}[s.Flavor]
-	return l.start(s.Dir, exec.Command(program(s.name(), name), s.arguments()...))
+	return l.Start(s.Dir, exec.Command(program(s.name(), name), s.arguments()...))
 }
 
 func (s DBServer) dataDir() string { return filepath.Join(s.Dir, "data") }

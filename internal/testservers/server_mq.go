@@ -48,6 +48,10 @@ type BrokerServer struct {
 	Port       int      // on 127.0.0.1; the broker also takes Port-2 and Port+1
 	NameServer string   // ip:port
 	Conf       []string // further lines "key=value" of broker.conf; the last of equal ones holds
+
+	// Advertised is the IP that clients are told, for something that stands between them
+	// and the broker and listens there on the same port. Empty: the broker's own.
+	Advertised string
 }
 
 // BrokerPortSpan is what FreePort needs to know for a broker's port.
@@ -55,6 +59,13 @@ const BrokerPortSpan = 2
 
 // Addr is the broker's ip:port.
 func (s BrokerServer) Addr() string { return "127.0.0.1:" + strconv.Itoa(s.Port) }
+
+func (s BrokerServer) advertised() string {
+	if s.Advertised == "" {
+		return "127.0.0.1"
+	}
+	return s.Advertised
+}
 
 // Launch starts the broker. It does not wait; see Await.
 func (s BrokerServer) Launch(l Launcher) (*Process, error) {
@@ -70,7 +81,7 @@ func (s BrokerServer) conf() string {
 	store := filepath.Join(s.Dir, "store")
 	lines := append([]string{
 		"brokerClusterName=testcluster", "brokerName=testbroker", "brokerId=0",
-		"brokerIP1=127.0.0.1", "listenPort=" + strconv.Itoa(s.Port),
+		"brokerIP1=" + s.advertised(), "bindAddress=127.0.0.1", "listenPort=" + strconv.Itoa(s.Port),
 		"namesrvAddr=" + s.NameServer, "registerNameServerPeriod=10000",
 		"autoCreateTopicEnable=false",
 		"storePathRootDir=" + store, "storePathCommitLog=" + filepath.Join(store, "commitlog"),
@@ -88,16 +99,22 @@ func (s BrokerServer) conf() string {
 func (s BrokerServer) Await(p *Process) error {
 	return p.await("the broker", func() error {
 		addrs, err := brokerAddrs(s.NameServer, systemTopic)
-		if err == nil && !slices.Contains(addrs, s.Addr()) {
+		if err == nil && !slices.Contains(addrs, s.advertised()+":"+strconv.Itoa(s.Port)) {
 			err = errors.New("the name server does not know the broker")
 		}
 		if err != nil {
 			return err
 		}
 		// After a restart the name server may still hold the old registration.
-		_, err = callOnce(s.Addr(), codeRuntimeInfo, nil, nil)
-		return err
+		return s.Answers()
 	})
+}
+
+// Answers returns nil when the broker answers requests, whether or not its name server
+// knows it.
+func (s BrokerServer) Answers() error {
+	_, err := callOnce(s.Addr(), codeRuntimeInfo, nil, nil)
+	return err
 }
 
 // Register makes the broker tell its name server of itself at once, as a name server
@@ -122,7 +139,7 @@ func launchJava(l Launcher, name, dir, confName, conf string) (*Process, error) 
 	}
 	cmd := exec.Command(program("rocketmq", name), "-c", confFile)
 	cmd.Env = append(os.Environ(), "ROCKETMQ_HOME="+dir)
-	return l.start(dir, cmd)
+	return l.Start(dir, cmd)
 }
 
 // route is the part of a name server's answer that tests need.
