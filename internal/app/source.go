@@ -5,9 +5,11 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
 	"github.com/rs/zerolog"
 
 	"github.com/rowferry/rowferry/internal/config"
+	"github.com/rowferry/rowferry/internal/mysqlconn"
 	"github.com/rowferry/rowferry/pkg/binlog"
 	"github.com/rowferry/rowferry/pkg/outbox"
 )
@@ -42,7 +44,14 @@ const sourceAfter = 30 * time.Second
 // NewSources are the servers of SOURCE_DSN. A relay keeps them over its readers: after
 // a gap, the next one begins where the last one stood.
 func NewSources(cfg *config.Config) *binlog.Sources {
-	return binlog.NewSources(cfg.SourceConfigs, sourceAfter, max(sourceAfter, cfg.SourceLagMax))
+	list := func() ([]*mysql.Config, error) {
+		configs, err := cfg.SourceConfigs()
+		for _, c := range configs {
+			mysqlconn.CheckGreeting(c)
+		}
+		return configs, err
+	}
+	return binlog.NewSources(list, sourceAfter, max(sourceAfter, cfg.SourceLagMax))
 }
 
 // NewReader builds the binlog reader over the tables of a store.

@@ -124,6 +124,7 @@ func prepare(c *mysql.Config, o Options) error {
 	c.Timeout = either(c.Timeout, dialTimeout)
 	c.ReadTimeout = either(c.ReadTimeout, ioTimeout)
 	c.WriteTimeout = either(c.WriteTimeout, ioTimeout)
+	CheckGreeting(c)
 	c.ConnectionAttributes = attributes(c.ConnectionAttributes, o.Role)
 	options := []mysql.Option{mysql.Charset("utf8mb4", "")}
 	if o.Credentials != nil {

@@ -61,7 +61,7 @@ func (d *dialer) stop() {
 	defer d.mu.Unlock()
 	d.closing = true
 	for _, c := range d.conns {
-		if tcp, ok := c.(*net.TCPConn); ok {
+		if tcp, ok := c.(interface{ SetLinger(int) error }); ok {
 			tcp.SetLinger(0) //nolint:errcheck // see above
 		}
 		c.Close() //nolint:errcheck // see above
