@@ -6,6 +6,8 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"regexp"
+	"strconv"
 	"strings"
 	"time"
 
@@ -18,18 +20,24 @@ import (
 // ChangePartitions runs the statement of PlanPartitions. Behind somebody's open
 // transaction on the table it gives up after a few tries of two seconds: while it waits,
 // everybody else does.
-func (l *Ledger) ChangePartitions(ctx context.Context, statement string) error {
-	return l.besideOthers(ctx, func() error {
-		_, err := l.db.ExecContext(ctx, statement)
+func (l *Ledger) ChangePartitions(ctx context.Context, table outbox.Table, statement string) error {
+	t, err := l.table(table)
+	if err != nil {
 		return err
-	})
+	}
+	err = l.alone(ctx, t, func(conn *sql.Conn) error { return t.change(ctx, conn, statement) })
+	if err != nil {
+		return fmt.Errorf("changing the partitions of %s: %w", table, err)
+	}
+	return nil
 }
 
-// besideOthers tries again what waited for somebody's transaction, with a pause in which
-// others get on.
-func (l *Ledger) besideOthers(ctx context.Context, do func() error) error {
+// alone runs do in a session that has the table to itself: all transactions that have
+// touched it have ended. It tries again what waited for somebody's transaction, with a
+// pause in which others get on.
+func (l *Ledger) alone(ctx context.Context, t *table, do func(*sql.Conn) error) error {
 	for try := 1; ; try++ {
-		err := do()
+		err := l.lockTable(ctx, t, do)
 		if !isNumber(err, errLockWait, errDeadlock) {
 			return err
 		}
@@ -40,6 +48,59 @@ func (l *Ledger) besideOthers(ctx context.Context, do func() error) error {
 			return err
 		}
 	}
+}
+
+func (l *Ledger) lockTable(ctx context.Context, t *table, do func(*sql.Conn) error) (err error) {
+	conn, err := l.db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, endSession(conn)) }() // and with it the lock, whatever has happened
+	if _, err := conn.ExecContext(ctx, "LOCK TABLES "+t.name+" WRITE"); err != nil {
+		return err
+	}
+	return do(conn)
+}
+
+// change runs a statement that changes partitions, in a session that has the table alone.
+//
+// What must hold: afterwards the server does not give an id again that it has given
+// before. MariaDB counts in each partition, so it would when the one with the newest ids
+// goes, and consumers would take the new events for copies of the old ones
+// (TestPartitionsComeAndGoWithoutReuseOfIDs).
+func (t *table) change(ctx context.Context, conn *sql.Conn, statement string) error {
+	before, err := t.nextID(ctx, conn)
+	if err != nil {
+		return err
+	}
+	if _, err := conn.ExecContext(ctx, statement); err != nil {
+		return err
+	}
+	after, err := t.nextID(ctx, conn)
+	if err == nil && after < before {
+		_, err = conn.ExecContext(ctx, fmt.Sprintf("ALTER TABLE %s AUTO_INCREMENT = %d, ALGORITHM = INPLACE", t.name, before))
+	}
+	if err != nil {
+		return fmt.Errorf("the partitions are changed, but ids may be given again: run ALTER TABLE %s AUTO_INCREMENT = %d: %w", t.name, before, err)
+	}
+	return nil
+}
+
+var autoIncrement = regexp.MustCompile(` AUTO_INCREMENT=(\d+)`)
+
+// nextID is what the table's AUTO_INCREMENT counter gives next; 0: it has none, or it is
+// at its start. information_schema may tell a day-old number.
+func (t *table) nextID(ctx context.Context, conn *sql.Conn) (uint64, error) {
+	var name, text string
+	if err := conn.QueryRowContext(ctx, "SHOW CREATE TABLE "+t.name).Scan(&name, &text); err != nil {
+		return 0, fmt.Errorf("asking for the next id of %s: %w", t.Table, err)
+	}
+	_, options, _ := strings.Cut(text, "\n) ")
+	found := autoIncrement.FindStringSubmatch(" " + options)
+	if found == nil {
+		return 0, nil
+	}
+	return strconv.ParseUint(found[1], 10, 64)
 }
 
 // MayDropPartition returns the rows of a partition, and an error, ErrPartition mostly, if
@@ -115,32 +176,18 @@ func (l *Ledger) DropPartition(ctx context.Context, table outbox.Table, name str
 	if err != nil {
 		return nil, err
 	}
-	err = l.besideOthers(ctx, func() error {
-		rows, err = l.dropLocked(ctx, p, name, failed)
-		return err
+	err = l.alone(ctx, p.table, func(conn *sql.Conn) (err error) {
+		if rows, err = p.countRows(ctx, conn, name); err != nil {
+			return err
+		}
+		if err := refuseUnsent(table, name, rows, failed); err != nil {
+			return err
+		}
+		return p.change(ctx, conn, "ALTER TABLE "+p.name+" DROP PARTITION "+quote(name))
 	})
 	if err != nil && !errors.Is(err, ErrPartition) {
 		err = fmt.Errorf("dropping partition %s of %s: %w", name, table, err)
 	}
-	return rows, err
-}
-
-func (l *Ledger) dropLocked(ctx context.Context, p *partitioning, name string, failed bool) (rows map[outbox.Status]int64, err error) {
-	conn, err := l.db.Conn(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, endSession(conn)) }() // and with it the lock, whatever has happened
-	if _, err := conn.ExecContext(ctx, "LOCK TABLES "+p.name+" WRITE"); err != nil {
-		return nil, err
-	}
-	if rows, err = p.countRows(ctx, conn, name); err != nil {
-		return nil, err
-	}
-	if err := refuseUnsent(p.Table, name, rows, failed); err != nil {
-		return rows, err
-	}
-	_, err = conn.ExecContext(ctx, "ALTER TABLE "+p.name+" DROP PARTITION "+quote(name))
 	return rows, err
 }
 

@@ -3,6 +3,7 @@ package ledger
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -79,7 +80,7 @@ func TestPartitionsAreMadeListedAndDropped(t *testing.T) {
 					t.Fatalf("%q, %v", statement, err)
 				}
 				f.wantText("3", "SELECT COUNT(*) FROM information_schema.partitions WHERE table_schema = ?", f.table.Schema)
-				if err := f.ChangePartitions(t.Context(), statement); err != nil {
+				if err := f.ChangePartitions(t.Context(), f.table, statement); err != nil {
 					t.Fatalf("%s: %v", statement, err)
 				}
 				if got, want := names(f.partitions()), "old y "+strings.Join(made, " ")+" rest"; got != want {
@@ -127,6 +128,49 @@ func (f *fixture) checkDrops() {
 	f.wantText("1", "SELECT COUNT(*) FROM outbox")
 	// A later row finds its place, and nobody is locked out.
 	f.exec("INSERT INTO outbox (aggregate_id, event_type, payload, created_at) VALUES ('a', 'e', '{}', " + today + ")")
+}
+
+// TestPartitionsComeAndGoWithoutReuseOfIDs: whichever partition has had the newest id, and
+// whether or not its row is still there, the next row has a newer one.
+func TestPartitionsComeAndGoWithoutReuseOfIDs(t *testing.T) {
+	onBoth(t, func(t *testing.T, s *testservers.DB) {
+		f := setUp(t, s, partitioned(t)["date"], Options{})
+		newest := 0
+		insert := func(daysAgo int) {
+			t.Helper()
+			f.exec(fmt.Sprintf("INSERT INTO outbox (aggregate_id, event_type, payload, status, created_at) VALUES ('a', 'e', '{}', 'SENT', %s - INTERVAL %d DAY)", appNow, daysAgo))
+			id, err := strconv.Atoi(f.text("SELECT MAX(id) FROM outbox"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if id <= newest {
+				t.Errorf("a row has the id %d, which is not newer than %d", id, newest)
+			}
+			newest = id
+		}
+		insert(1)
+		insert(0)
+		f.exec("DELETE FROM outbox WHERE id = ?", newest) // so that the last partition can be split
+		_, statement, err := f.PlanPartitions(t.Context(), f.table, EnsureOptions{Ahead: 2, Days: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := f.ChangePartitions(t.Context(), f.table, statement); err != nil {
+			t.Fatal(err)
+		}
+		insert(0)
+		insert(3)
+		if _, err := f.DropPartition(t.Context(), f.table, "old", false); err != nil {
+			t.Fatal(err)
+		}
+		insert(0)
+		insert(1)
+		f.exec("DELETE FROM outbox WHERE id = ?", newest)
+		if _, err := f.DropPartition(t.Context(), f.table, "y", false); err != nil {
+			t.Fatal(err)
+		}
+		insert(0)
+	})
 }
 
 // TestNoRowSlipsIntoADroppedPartition: a transaction that was open when the drop began
