@@ -43,4 +43,3 @@ func askYes(in io.Reader, out io.Writer, what string) error {
 	}
 	return nil
 }
-

@@ -35,6 +35,9 @@ func (s *Server) handler() http.Handler {
 	guarded("POST /api/v1/sweep", noTimeout, s.sweep)
 	guarded("POST /api/v1/pause", answerTimeout, s.setPaused(true))
 	guarded("POST /api/v1/resume", answerTimeout, s.setPaused(false))
+	s.letters(func(pattern string, limit time.Duration, h http.HandlerFunc) {
+		mux.Handle(pattern, withDeadline(limit, h))
+	}, guarded)
 	guarded("GET /api/v1/topics", answerTimeout, s.topics)
 	guarded("POST /api/v1/topics/refreeze", noTimeout, s.refreeze)
 	guarded("GET /debug/pprof/", profileTimeout, pprof.Index)

@@ -35,11 +35,12 @@ type Relay interface {
 	Refreeze(ctx context.Context, ask RefreezeRequest) (Refreezing, error)
 }
 
-// Config is what Start needs; all but Token and Refresh are required.
+// Config is what Start needs; all but Token, Refresh and Letters are required.
 type Config struct {
 	Addr    string // host:port; port 0 takes a free one
 	Token   string // bearer token; empty: actions from this host only
 	Relay   Relay
+	Letters Letters // nil: there are no paths for dead letters
 	Metrics prometheus.Gatherer
 	Refresh func() // brings gauges up to date before they are gathered; one call at a time
 	Logger  zerolog.Logger

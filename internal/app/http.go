@@ -30,7 +30,7 @@ const publishTimeout = time.Minute
 
 func (r *Relay) listen() (*admin.Server, error) {
 	s, err := admin.Start(admin.Config{
-		Addr: r.cfg.HTTPAddr, Token: r.cfg.HTTPToken.Reveal(), Relay: r,
+		Addr: r.cfg.HTTPAddr, Token: r.cfg.HTTPToken.Reveal(), Relay: r, Letters: r,
 		Metrics: r.meters.registry, Refresh: func() { r.meters.poll(r) }, Logger: r.log,
 	})
 	if err != nil {
@@ -172,18 +172,23 @@ func (r *Relay) pingBroker(ctx context.Context) {
 
 // Sweep implements admin.Relay.
 func (r *Relay) Sweep(ctx context.Context) (outbox.Tally, error) {
-	r.mu.Lock()
-	waiting, s := r.waiting, r.current
-	r.mu.Unlock()
+	s := r.running()
 	switch {
 	case s == nil:
-		return outbox.Tally{}, errors.New("the relay is not relaying: " + cmp.Or(waiting, "starting"))
+		return outbox.Tally{}, r.notRelaying()
 	case s.sweeper == nil:
 		return outbox.Tally{}, errors.New("this relay does not sweep: MODE=tail or LEDGER=none")
 	case r.isPaused():
 		return outbox.Tally{}, errPausedNow
 	}
 	return s.sweeper.Pass(ctx)
+}
+
+// notRelaying says why there is no session.
+func (r *Relay) notRelaying() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return errors.New("the relay is not relaying: " + cmp.Or(r.waiting, "starting"))
 }
 
 func (m *meters) backlogNow() admin.Backlog {

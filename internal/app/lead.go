@@ -74,10 +74,15 @@ func (r *Relay) acquire(ctx context.Context) (*leader.Lock, error) {
 func leadAlone(ctx context.Context, cfg *config.Config, store *Store, log zerolog.Logger) (*leader.Lock, error) {
 	lock, err := leader.TryAcquire(ctx, store.DB, store.Schema, cfg.Name, log)
 	if err == nil && lock == nil {
-		holder, _, _ := leader.HolderOf(ctx, store.DB, store.Schema, cfg.Name) // only to name it
-		err = fmt.Errorf("a relay called %s is running (%s) but does not answer on %s", cfg.Name, holder, cfg.HTTPAddr)
+		err = errHeld(ctx, cfg, store)
 	}
 	return lock, err
+}
+
+// errHeld says who has the leader lock.
+func errHeld(ctx context.Context, cfg *config.Config, store *Store) error {
+	holder, _, _ := leader.HolderOf(ctx, store.DB, store.Schema, cfg.Name) // only to name it
+	return fmt.Errorf("a relay called %s is running (%s) but does not answer on %s", cfg.Name, holder, cfg.HTTPAddr)
 }
 
 // NeedsLock applies HA=auto: without a checkpoint in the store there is nothing

@@ -22,12 +22,9 @@ func Sweep(ctx context.Context, cfg *config.Config, log zerolog.Logger) (outbox.
 	if answered {
 		return tally, err
 	}
-	one := *cfg
-	one.Mode = config.ModePoll // no binlog is read
-	one.HA = config.HATrue
-	r, err := NewRelay(&one, log)
+	r, err := newOneShot(cfg, log)
 	if err != nil {
-		return tally, usage(err)
+		return tally, err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
 	return r.sweepOnce(ctx)
@@ -50,14 +47,12 @@ func (r *Relay) sweepOnce(ctx context.Context) (outbox.Tally, error) {
 	if err := r.refusePaused(ctx); err != nil {
 		return outbox.Tally{}, err
 	}
-	s := r.newSession(checkpoint.Checkpoint{})
-	s.build(r, checkpoint.Checkpoint{}, lock)
-	running, stop := context.WithCancel(ctx)
-	done := make(chan error, 1)
-	go func() { done <- s.engine.Run(running, "") }()
-	tally, err := s.sweeper.Pass(ctx)
-	stop()
-	return tally, errors.Join(err, <-done)
+	var tally outbox.Tally
+	err = r.withEngine(ctx, lock, func(s *session) (err error) {
+		tally, err = s.sweeper.Pass(ctx)
+		return err
+	})
+	return tally, err
 }
 
 // Checkpoint is what `checkpoint show` prints.

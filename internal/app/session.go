@@ -24,8 +24,9 @@ import (
 // session is one life of the engine: from a position to a stop.
 type session struct {
 	engine  *relay.Engine
-	reader  *binlog.Reader // nil with MODE=poll
-	sweeper *fallback.Sweeper
+	reader  *binlog.Reader    // nil with MODE=poll
+	sweeper *fallback.Sweeper // nil where nothing is swept
+	hand    *fallback.Sweeper // sends what operators ask for; the sweeper, where there is one
 	ledger  *ledger.Ledger
 	epoch   int64
 	began   time.Time
@@ -99,17 +100,15 @@ func (r *Relay) readerEvents(s *session) ReaderEvents {
 }
 
 func (r *Relay) newSession(begun checkpoint.Checkpoint) *session {
-	return &session{epoch: begun.Epoch, began: time.Now(), ledger: ledger.New(r.store.DB, r.store.Layouts, ledger.Options{
-		Name: r.cfg.Name, Schema: r.store.Schema, MaxAttempts: r.cfg.OutboxMaxAttempts, Lease: r.cfg.OutboxLease,
-		Delete: r.kind == config.LedgerDelete, None: r.kind == config.LedgerNone, Logger: r.log,
-	})}
+	return &session{epoch: begun.Epoch, began: time.Now(), ledger: newLedger(r.cfg, r.store, r.kind, r.log)}
 }
 
 // build makes the engine and the sweep of a session.
 func (s *session) build(r *Relay, begun checkpoint.Checkpoint, lock *leader.Lock) {
 	s.engine = relay.New(r.engineConfig(s, begun, lock))
+	s.hand = fallback.New(r.sweeperConfig(s))
 	if r.cfg.Mode != config.ModeTail && r.kind != config.LedgerNone {
-		s.sweeper = fallback.New(r.sweeperConfig(s))
+		s.sweeper = s.hand
 	}
 }
 
@@ -300,7 +299,7 @@ func (r *Relay) sweeperConfig(s *session) fallback.Config {
 		TokenPrefix: r.owner, PollInterval: r.cfg.OutboxPollInterval, Grace: r.cfg.OutboxGrace,
 		BatchSize: r.withinLease(r.cfg.OutboxBatchSize), Paused: r.isPaused, Passed: r.sweepPassed, Logger: r.log,
 	}
-	if s.reader != nil {
+	if s.reader != nil && r.fences != nil {
 		c.Tail = s.engine
 	}
 	return c
