@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
+
 	"github.com/rowferry/rowferry/internal/config"
 	"github.com/rowferry/rowferry/internal/mysqlconn"
 	"github.com/rowferry/rowferry/pkg/outbox"
@@ -24,7 +26,8 @@ type Store struct {
 	Layouts []*outbox.Layout
 	Zone    *time.Location
 
-	cfg *config.Config
+	cfg     *config.Config
+	patient bool // statements may take as long as they like: see openPatientStore
 }
 
 // OpenStore makes the pool; it does not connect.
@@ -32,6 +35,24 @@ func OpenStore(cfg *config.Config) (*Store, error) {
 	zone := cfg.OutboxTimeZone.Location() // nil: to be asked of the server
 	s := &Store{cfg: cfg, Schema: cfg.Store().Schema(), Zone: zone}
 	return s, s.open()
+}
+
+// openPatientStore is OpenStore for what may take minutes, such as dropping a partition
+// of many gigabytes.
+func openPatientStore(cfg *config.Config) (*Store, error) {
+	s := &Store{cfg: cfg, Schema: cfg.Store().Schema(), Zone: cfg.OutboxTimeZone.Location(), patient: true}
+	return s, s.open()
+}
+
+// servers are the connections of the pool.
+func (s *Store) servers() ([]*mysql.Config, error) {
+	list, err := s.cfg.StoreConfigs()
+	if s.patient {
+		for _, c := range list {
+			c.ReadTimeout = time.Hour
+		}
+	}
+	return list, err
 }
 
 func (s *Store) open() error {
@@ -43,7 +64,7 @@ func (s *Store) open() error {
 		choice = mysqlconn.AnyServer // nothing is written
 	}
 	var err error
-	s.DB, err = mysqlconn.OpenList(s.cfg.StoreConfigs, choice, mysqlconn.Options{
+	s.DB, err = mysqlconn.OpenList(s.servers, choice, mysqlconn.Options{
 		Zone: s.Zone, MarkImage: s.cfg.MarkRowImage, MaxConns: storeConns, Role: "store",
 	})
 	return err

@@ -55,6 +55,8 @@ var ddlCases = []ddlCase{
 	{name: "partitioned", change: []string{"ALTER TABLE %s PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (10), PARTITION p1 VALUES LESS THAN MAXVALUE)",
 		"ALTER TABLE %s REORGANIZE PARTITION p1 INTO (PARTITION p1 VALUES LESS THAN (20), PARTITION p2 VALUES LESS THAN MAXVALUE)",
 		"CREATE TABLE %[1]s_flat LIKE %[1]s", "ALTER TABLE %s_flat REMOVE PARTITIONING", "ALTER TABLE %[1]s EXCHANGE PARTITION p2 WITH TABLE %[1]s_flat"}, named: right},
+	{name: "partition added and dropped", change: []string{"ALTER TABLE %s PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (1000), PARTITION p1 VALUES LESS THAN (2000))",
+		"ALTER TABLE %s ADD PARTITION (PARTITION p2 VALUES LESS THAN (3000))", "ALTER TABLE %s DROP PARTITION p1"}, named: right},
 	{name: "invisible", columns: "hidden VARCHAR(30) DEFAULT 'h' INVISIBLE, " + ddlColumns, named: right},
 	{name: "made invisible", change: []string{"ALTER TABLE %s MODIFY COLUMN note VARCHAR(30) INVISIBLE"}, named: right},
 	{name: "generated", columns: "v VARCHAR(30) AS (CONCAT('v', aggregate_id)) VIRTUAL, " + ddlColumns + ", s VARCHAR(30) AS (CONCAT('s', aggregate_id)) STORED", named: right},
