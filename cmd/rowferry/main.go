@@ -89,7 +89,7 @@ publishes each row to Apache RocketMQ a few milliseconds after the commit. It is
 configured by environment variables only: see "rowferry config docs".`,
 	}
 	root.AddCommand(c.runCommand(), c.tailCommand(), c.sweepCommand(), c.doctorCommand(), c.statusCommand(),
-		c.pauseCommand(), c.resumeCommand(), c.purgeCommand(), c.deadCommand(), c.replayCommand(),
+		c.pauseCommand(), c.resumeCommand(), c.purgeCommand(), c.deadCommand(), c.replayCommand(), c.partitionCommand(),
 		c.checkpointCommand(), c.topicsCommand(), c.migrateCommand(), c.configCommand(), c.healthcheckCommand(), c.versionCommand())
 	return root
 }
