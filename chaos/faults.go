@@ -108,12 +108,19 @@ func (w *world) onWay(f *fault, s step) bool {
 	}
 	way := w.ways[i]
 	f.detail, f.targets, f.heal = way.name, []*target{w.wayTargets[i]}, way.heal
-	f.begin = map[kind]func(context.Context) error{
-		wayCut:     func(context.Context) error { return way.cut() },
-		waySlow:    func(context.Context) error { return way.slow(s.n) },
-		waySwallow: func(context.Context) error { return way.swallow(s.n) },
-		wayDamage:  func(context.Context) error { return way.damage() },
-	}[s.kind]
+	f.begin = func(context.Context) error {
+		switch s.kind {
+		case waySlow:
+			way.slow(s.n)
+		case waySwallow:
+			way.swallow(s.n)
+		case wayDamage:
+			way.damage()
+		default:
+			return way.cut()
+		}
+		return nil
+	}
 	return true
 }
 
@@ -179,7 +186,7 @@ func (w *world) breathe(ctx context.Context, patience time.Duration) {
 func (w *world) doFaults(ctx context.Context) {
 	for i, s := range plan(w.o) {
 		if i%5 == 0 {
-			w.breathe(ctx, 20*time.Second)
+			w.breathe(ctx, 10*time.Second)
 		}
 		w.writers.allow(w.o.rows * (i + 1) / (w.o.faults + 1))
 		w.writers.await(ctx, w.o.rows*i/(w.o.faults+1)*7/10)
@@ -194,7 +201,7 @@ func (w *world) doFaults(ctx context.Context) {
 		}
 		w.running.Go(func() { w.do(ctx, f, s.hold) })
 		if (i+1)%20 == 0 {
-			w.log.say("%d faults, %d rows, %d wait to be sent", i+1, w.writers.committed.Load(), w.unsent())
+			w.log.say("%d of %d faults, %d rows, %d wait to be sent", i+1, w.o.faults, w.writers.committed.Load(), w.unsent())
 		}
 	}
 }
