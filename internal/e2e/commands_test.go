@@ -184,7 +184,7 @@ func TestConfigVersionAndHelp(t *testing.T) {
 	if v := decode[map[string]string](t, runCommand(t, plain, nil, "version", "--json").stdout); v["go"] == "" || v["version"] == "" {
 		t.Errorf("version --json is %v", v)
 	}
-	for _, command := range []string{"run", "tail", "sweep", "status", "doctor", "checkpoint show", "topics list", "topics refreeze", "migrate up", "config print", "healthcheck", "version"} {
+	for _, command := range []string{"run", "tail", "sweep", "status", "doctor", "pause", "resume", "purge", "checkpoint show", "checkpoint set", "checkpoint reset", "partition list", "partition ensure", "partition drop", "topics list", "topics refreeze", "migrate up", "config print", "healthcheck", "version"} {
 		r := runCommand(t, plain, nil, append(strings.Fields(command), "--help")...)
 		if r.code != 0 || !strings.Contains(r.stdout, "Examples:") {
 			t.Errorf("%s --help: exit code %d, without an example:\n%s", command, r.code, r.stdout)
