@@ -109,3 +109,25 @@ func TestDamageStaysInsideTheChunk(t *testing.T) {
 	}
 	spoil(nil, 0)
 }
+
+func TestCopiesAreOwedToFaultsThatCanMakeThem(t *testing.T) {
+	for _, c := range []struct {
+		kind   kind
+		detail string
+		lasted time.Duration
+		want   int
+	}{
+		{ddl, "orders", time.Minute, 0},
+		{namesKill, "", time.Minute, 0},
+		{waySwallow, "name-server-1", time.Minute, 0},
+		{waySwallow, "database-1", time.Minute, 1},
+		{waySwallow, brokerWay, 5 * sendTimeout, 7},
+		{brokerFreeze, "", 3 * sendTimeout, 5},
+		{ferryKill, "rowferry-0", time.Minute, 1},
+		{binlogPurge, "", time.Second, instances},
+	} {
+		if got := attempts(c.kind, c.detail, c.lasted); got != c.want {
+			t.Errorf("%s %s for %v: %d, want %d", c.kind, c.detail, c.lasted, got, c.want)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -118,5 +119,17 @@ func TestTheCheckerFindsWhatIsWrong(t *testing.T) {
 				t.Errorf("tally %+v, want %d copies, %d late, %d exempt", tally, c.copies, c.late, c.exempt)
 			}
 		})
+	}
+}
+
+func TestTheLongestStallsComeFirst(t *testing.T) {
+	at := func(seconds int) time.Time { return begin.Add(time.Duration(seconds) * time.Second) }
+	got := longestStalls([]time.Time{at(9), at(0), at(1), at(4)}, 2)
+	want := []stall{{at(4), 5 * time.Second}, {at(1), 3 * time.Second}}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if got := longestStalls(nil, 2); len(got) != 0 {
+		t.Errorf("without a message: %v", got)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -185,7 +186,7 @@ func (w *world) breathe(ctx context.Context, patience time.Duration) {
 
 func (w *world) doFaults(ctx context.Context) {
 	for i, s := range plan(w.o) {
-		if i%5 == 0 {
+		if i%5 == 0 && w.o.duration == 0 {
 			w.breathe(ctx, 10*time.Second)
 		}
 		w.writers.allow(w.o.rows * (i + 1) / (w.o.faults + 1))
@@ -238,17 +239,28 @@ func (w *world) do(ctx context.Context, f fault, hold time.Duration) {
 		w.log.violation("after %s %s: %v", f.kind, f.detail, err)
 		return
 	}
-	w.endured(f.kind, time.Since(began))
+	w.endured(f, time.Since(began))
 	w.log.note("healed: %s %s after %v", f.kind, f.detail, time.Since(began).Round(time.Millisecond))
 }
 
-// endured adds to how many copies a run may end with: what was in flight, once for the
-// fault and once for each attempt that fits into it.
-func (w *world) endured(k kind, lasted time.Duration) {
-	if k == ddl {
-		return
+// endured adds to how many copies a run may end with.
+func (w *world) endured(f fault, lasted time.Duration) {
+	w.copiesMax.Add(inflightMax * int64(attempts(f.kind, f.detail, lasted)))
+}
+
+// attempts is how often all that is in flight may be sent once more because of a fault:
+// once where a relay, its leadership or its marks are lost, and, where the broker leaves
+// open whether it has stored a batch, once more for each timeout that fits into the fault.
+func attempts(k kind, detail string, lasted time.Duration) int {
+	switch {
+	case k == ddl, k == namesKill, strings.HasPrefix(detail, "name-server"):
+		return 0
+	case k == brokerKill, k == brokerFreeze, k == diskFull, detail == brokerWay:
+		return 2 + int(lasted/sendTimeout)
+	case k == binlogPurge:
+		return instances
 	}
-	w.copiesMax.Add(inflightMax * int64(2+lasted/sendTimeout))
+	return 1
 }
 
 // alter adds a column at some place in an outbox table, and drops it again.

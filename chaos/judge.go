@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -62,11 +63,11 @@ func (w *world) judge(ctx context.Context, err error) error {
 	if err != nil {
 		return err
 	}
-	total, stall, err := w.compare(ctx)
+	total, stalls, err := w.compare(ctx)
 	if err != nil {
 		return err
 	}
-	w.report(total, stall)
+	w.report(total, stalls)
 	broken := w.log.broken()
 	if len(broken) == 0 {
 		w.log.say("nothing is wrong")
@@ -80,18 +81,24 @@ func (w *world) judge(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: seed %d, %s", errViolation, w.o.seed, strings.SplitN(broken[0], "\n", 2)[0])
 }
 
-// compare checks every table, and returns also the longest time in which nothing reached
-// the broker, while rows were written.
-func (w *world) compare(ctx context.Context) (total tally, stall time.Duration, err error) {
+// stall is a time in which nothing reached the broker.
+type stall struct {
+	from   time.Time
+	lasted time.Duration
+}
+
+// compare checks every table, and returns also the longest times in which nothing reached
+// the broker.
+func (w *world) compare(ctx context.Context) (total tally, stalls []stall, err error) {
 	var times []time.Time
 	for _, t := range w.tables {
 		rows, err := w.readTable(ctx, t)
 		if err != nil {
-			return total, 0, err
+			return total, nil, err
 		}
 		stored, err := w.brokerServer.ReadAll(t.name)
 		if err != nil {
-			return total, 0, err
+			return total, nil, err
 		}
 		for _, m := range stored {
 			times = append(times, m.StoredAt)
@@ -102,16 +109,18 @@ func (w *world) compare(ctx context.Context) (total tally, stall time.Duration, 
 	if total.copies > int(w.copiesMax.Load()) {
 		w.log.violation("%d copies, more than the %d that were in flight at the faults", total.copies, w.copiesMax.Load())
 	}
-	return total, longestGap(times), nil
+	return total, longestStalls(times, 3), nil
 }
 
-func longestGap(times []time.Time) time.Duration {
+// longestStalls returns the n longest between the times, longest first.
+func longestStalls(times []time.Time, n int) []stall {
 	slices.SortFunc(times, time.Time.Compare)
-	var gap time.Duration
+	var all []stall
 	for i := 1; i < len(times); i++ {
-		gap = max(gap, times[i].Sub(times[i-1]))
+		all = append(all, stall{times[i-1], times[i].Sub(times[i-1])})
 	}
-	return gap
+	slices.SortStableFunc(all, func(a, b stall) int { return cmp.Compare(b.lasted, a.lasted) })
+	return all[:min(n, len(all))]
 }
 
 // readTable reads the rows with the reasons of those that are FAILED.
@@ -153,7 +162,7 @@ func scanRow(found *sql.Rows) (row, error) {
 	return r, err
 }
 
-func (w *world) report(total tally, stall time.Duration) {
+func (w *world) report(total tally, stalls []stall) {
 	ws := w.writers
 	w.log.say("rows: %d committed (%d can never be sent), %d rolled back, %d transactions with a skewed clock, %d commits without an answer",
 		total.rows, ws.refused.Load(), ws.gone.Load(), ws.skewed.Load(), ws.unsure.Load())
@@ -166,5 +175,8 @@ func (w *world) report(total tally, stall time.Duration) {
 	w.log.say("faults: %d (%s)", sum, strings.Join(faults, ", "))
 	w.log.say("SENT %d, FAILED %d; %d messages, %d of them copies (at most %d), %d of those sent after the row was SENT",
 		total.sent, total.failed, total.messages, total.copies, w.copiesMax.Load(), total.late)
-	w.log.say("order: judged for %d rows, %d more may have been swept; longest time without a message %v", total.judged, total.exempt, stall.Round(time.Millisecond))
+	w.log.say("order: judged for %d rows, %d more may have been swept", total.judged, total.exempt)
+	for _, s := range stalls {
+		w.log.say("no message for %v from %s on", s.lasted.Round(time.Millisecond), clock(s.from))
+	}
 }

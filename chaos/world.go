@@ -171,6 +171,8 @@ func (w *world) register() error {
 	return w.brokerServer.Register()
 }
 
+const brokerWay = "broker"
+
 // brokerIP is an address of this machine that no server listens on.
 const brokerIP = "127.0.0.2"
 
@@ -233,7 +235,7 @@ func (w *world) openWays(db testservers.DBServer, names testservers.NameServer) 
 		}
 	}
 	_, port, _ := strings.Cut(w.brokerServer.Addr(), ":")
-	return open("broker", brokerIP+":"+port, w.brokerServer.Addr(), "down")
+	return open(brokerWay, brokerIP+":"+port, w.brokerServer.Addr(), "down")
 }
 
 func freePort() string { return fmt.Sprint(testservers.FreePort(0)) }
