@@ -133,3 +133,21 @@ func TestTheLongestStallsComeFirst(t *testing.T) {
 		t.Errorf("without a message: %v", got)
 	}
 }
+
+func TestThePaceReachesWhatIsAllowed(t *testing.T) {
+	var p pace
+	p.towards(100, begin)
+	for _, c := range []struct {
+		after time.Duration
+		want  int64
+	}{{0, 0}, {paceOver / 2, 50}, {paceOver, 100}, {time.Hour, 100}} {
+		if got := p.allowed(begin.Add(c.after)); got != c.want {
+			t.Errorf("after %v %d are allowed, want %d", c.after, got, c.want)
+		}
+	}
+	p.towards(100, begin)
+	p.towards(200, begin.Add(paceOver/2))
+	if got := p.allowed(begin.Add(paceOver)); got <= 50 || got >= 200 {
+		t.Errorf("%d are allowed half way from 50 to 200", got)
+	}
+}

@@ -31,7 +31,7 @@ var planted = []mutant{
 	{
 		name: "rows are marked before the broker has acknowledged them", file: "pkg/relay/lane.go",
 		old: "\tif err != nil {\n\t\treturn err\n\t}\n\tnow := time.Now()\n\te.acknowledged(start, now)\n",
-		new: "\tnow := time.Now()\n\te.acknowledged(start, now)\n",
+		new: "\t_ = err\n\tnow := time.Now()\n\te.acknowledged(start, now)\n",
 	},
 	{
 		name: "the watermark does not wait for the last event", file: "pkg/relay/watermark.go", tail: true,
@@ -49,9 +49,9 @@ var planted = []mutant{
 // until it is caught.
 func mutants(ctx context.Context, args []string, out io.Writer) error {
 	f := flag.NewFlagSet("chaos mutants", flag.ContinueOnError)
-	rows := f.Int("rows", 6000, "rows of a run")
-	faults := f.Int("faults", 25, "faults of a run")
-	runs := f.Int("runs", 5, "runs, of other seeds, before a bug counts as not caught")
+	rows := f.Int("rows", 10_000, "rows of a run")
+	faults := f.Int("faults", 30, "faults of a run")
+	runs := f.Int("runs", 8, "runs, of other seeds, before a bug counts as not caught")
 	only := f.String("only", "", "only those whose name holds this")
 	if err := f.Parse(args); err != nil {
 		return err
@@ -64,6 +64,7 @@ func mutants(ctx context.Context, args []string, out io.Writer) error {
 		o := options{rows: *rows, faults: *faults, patience: 20 * time.Second, tail: m.tail, flavor: "mysql", out: io.Discard}
 		seed, err := hunt(ctx, m, o, *runs)
 		if err != nil {
+			fmt.Fprintf(out, "NOT caught: %s: %v\n", m.name, err)
 			missed = append(missed, fmt.Errorf("%s: %w", m.name, err))
 			continue
 		}

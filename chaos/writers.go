@@ -30,7 +30,7 @@ type fact struct {
 type writers struct {
 	w         *world
 	committed atomic.Int64
-	allowed   atomic.Int64
+	pace      pace
 	nextTx    atomic.Int64
 	skewed    atomic.Int64
 	refused   atomic.Int64
@@ -41,7 +41,37 @@ type writers struct {
 	facts map[string]map[string][]fact // by table and key; the index is the row's number
 }
 
-func (ws *writers) allow(rows int) { ws.allowed.Store(int64(rows)) }
+// allow lets them go on until so many rows are committed, at a pace that leaves rows on
+// their way most of the time: what finds nothing in flight breaks nothing.
+func (ws *writers) allow(rows int) { ws.pace.towards(int64(rows), time.Now()) }
+
+// paceOver is how long a new allowance takes until all of it may be used.
+const paceOver = 2 * time.Second
+
+// pace is a number of rows that grows.
+type pace struct {
+	mu       sync.Mutex
+	from, to int64
+	since    time.Time
+}
+
+func (p *pace) towards(rows int64, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.from, p.to, p.since = p.at(now), rows, now
+}
+
+func (p *pace) at(now time.Time) int64 {
+	share := min(1, float64(now.Sub(p.since))/float64(paceOver))
+	return p.from + int64(share*float64(p.to-p.from))
+}
+
+// allowed returns how many rows may be committed by now.
+func (p *pace) allowed(now time.Time) int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.at(now)
+}
 
 // await returns when so many rows are committed, or ctx ends.
 func (ws *writers) await(ctx context.Context, rows int) {
@@ -85,7 +115,7 @@ func (wr *writer) write(ctx context.Context) error {
 		if n >= int64(wr.ws.w.o.rows) {
 			return nil
 		}
-		if n >= wr.ws.allowed.Load() {
+		if n >= wr.ws.pace.allowed(time.Now()) {
 			pause(ctx, 5*time.Millisecond)
 			continue
 		}
