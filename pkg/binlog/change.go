@@ -75,6 +75,9 @@ func (s *stream) inserted(at moment) error {
 	if err != nil {
 		return err
 	}
+	if e.Unread == unreadNames {
+		s.byKey++
+	}
 	pending, _ := s.reader.status()
 	s.tx.hold(e, pending, at)
 	if s.tx.second != nil {

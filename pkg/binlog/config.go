@@ -106,6 +106,8 @@ type Reader struct {
 	resume         position          // behind what emit accepted; touched by Run and the stream it waits for
 	parked         map[xid]*parkedXA // prepared XA transactions, undecided; touched by the stream only
 	toldStatements bool              // that statements are in the log; touched by the stream only
+	toldUnproved   string            // why layouts could not be found out; touched by the stream only
+	proofWait      time.Duration     // how long rows wait for layouts to be found out; tests choose another
 	evicted        bool              // another client took our server id; touched by Run only
 	giant          *giant            // the transaction that is to be read again; touched like resume
 
@@ -157,7 +159,7 @@ func New(cfg Config) (*Reader, error) {
 	if cfg.Sources == nil {
 		cfg.Sources = oneSource(cfg.DSN)
 	}
-	return &Reader{cfg: cfg, uuid: newReplicaUUID(), watch: newWatchList(cfg), parked: map[xid]*parkedXA{}}, nil
+	return &Reader{cfg: cfg, uuid: newReplicaUUID(), proofWait: proofWaitMax, watch: newWatchList(cfg), parked: map[xid]*parkedXA{}}, nil
 }
 
 // State returns a snapshot, safe from any goroutine.

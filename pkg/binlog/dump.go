@@ -36,6 +36,7 @@ type dumpConfig struct {
 	uuid            string // of this replica; MySQL ends an older stream of the same
 	heartbeatPeriod time.Duration
 	readTimeout     time.Duration // silence that means a dead connection
+	server          string        // whose stream it must be, as in position; empty: anyone's
 }
 
 // dump is one replication stream, on the level of the protocol. The library has a
@@ -71,6 +72,9 @@ func (d *dump) start(ctx context.Context, cfg *mysql.Config, sockets *dialer, fr
 	if d.conn, err = d.connect(ctx, cfg, sockets); err != nil {
 		return err
 	}
+	if err := d.recognise(); err != nil {
+		return err
+	}
 	for _, query := range d.setUp(from) {
 		if _, err := d.conn.Execute(query); err != nil {
 			return fmt.Errorf("%s: %w", query, err)
@@ -98,6 +102,27 @@ func (d *dump) connect(ctx context.Context, cfg *mysql.Config, sockets *dialer) 
 		c.ReadTimeout = d.readTimeout // renewed with every read
 		return nil
 	})
+}
+
+// recognise refuses another server than the one wanted, as a load balancer may give.
+func (d *dump) recognise() error {
+	if d.server == "" {
+		return nil
+	}
+	query := "SELECT @@global.server_uuid"
+	if d.flavor == flavorMariaDB {
+		query = "SELECT @@global.server_id"
+	}
+	answer, err := d.conn.Execute(query)
+	if err != nil {
+		return fmt.Errorf("%s: %w", query, err)
+	}
+	defer answer.Close()
+	id, err := answer.GetString(0, 0)
+	if err == nil && id != d.server {
+		err = fmt.Errorf("server %s has answered, the stream is of %s", id, d.server)
+	}
+	return err
 }
 
 // setUp is what the session is told before the stream.

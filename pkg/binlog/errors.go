@@ -26,6 +26,10 @@ func (e *fatalError) Unwrap() error { return e.err }
 // Error numbers of the server.
 const (
 	errIDTaken          = 4052
+	errNoSchema         = 1049
+	errNoTableRight     = 1142
+	errNoColumnRight    = 1143
+	errNoTable          = 1146
 	errParse            = 1064
 	errNoRight          = 1227
 	errMasterFatal      = 1236 // the dump cannot be served; the text says why

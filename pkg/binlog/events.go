@@ -201,14 +201,9 @@ func (s *stream) begin(g gtid, explicit bool) {
 // then anything else (SAVEPOINT, XA END, the CREATE of a CREATE ... SELECT) is
 // inside.
 func (s *stream) query(h header, body []byte, compressed bool) error {
-	st, err := parseStatement(body)
+	st, err := readQuery(body, compressed)
 	if err != nil {
 		return err
-	}
-	if compressed {
-		if st.text, err = inflate(st.text); err != nil {
-			return err
-		}
 	}
 	switch q := classifyQuery(st.text); {
 	case q.kind == queryBegin || q.kind == queryXAStart:
@@ -257,10 +252,7 @@ func (s *stream) opened() {
 // may have changed it.
 func (s *stream) noteDDL(st statement) error {
 	created, _ := s.r.watch.target(st)
-	for _, w := range s.r.watch.mentioned(st.text) {
-		if w.fence || created != w && !st.changesColumns() {
-			continue
-		}
+	for _, w := range s.r.watch.mayChange(st) {
 		s.forget(w)
 		if created != w || !fillsNewTable(st.text) {
 			continue

@@ -15,15 +15,26 @@ import (
 // layout may be read by place only where it is known that the table looked like that
 // at that place of the stream. It is known
 //
-//   - behind the end that the log had when the layout was read, and
-//   - behind a position that was saved with the same columns, or behind "now",
+//   - behind the end that the log had when the source was looked at (sight),
+//   - before that end, up to where no statement stands that names the table (proof),
+//   - and behind a position that was saved with the same columns, or behind "now",
 //
 // until a statement names the table. In between, rows are read by key (unreadNames).
 //
-// What must hold: the layout is read before the end of the log is asked for, and both
-// of the server that is read from; a statement that was committed in between is then
-// still to come in the stream. Otherwise a value is published under another column's
-// name. Shown by TestColumnsChangePlacesUnseen.
+// What must hold, or a value is published under another column's name:
+//
+//   - What is looked at is the server that is read from.
+//   - The columns are read before the end of the log is asked for: a statement whose
+//     effect they show stands before that end (sight.end), and is found there, or in
+//     the stream, if it stands behind the rows.
+//   - A statement can be in the log before its effect is to be seen. So the end of the
+//     log is asked for before that too, and the table opened, which waits for such a
+//     statement: the columns show the effect of whatever stands before sight.before.
+//   - Only the layout that was compared with the columns seen is known by them, not one
+//     that was read later.
+//
+// Shown by TestColumnsChangePlacesUnseen, TestRowsAreReadByPlaceOnceProved,
+// TestRandomChangesOfTables, TestLayoutReadLaterIsNotKnown and TestStatementNotSeenYet.
 
 // logPlace is a place in a server's log.
 type logPlace struct {
@@ -31,73 +42,60 @@ type logPlace struct {
 	offset uint64
 }
 
-// reached reports whether the stream has come to a place of its server. Files whose
-// names tell no order count as not reached.
-func (s *stream) reached(p logPlace) bool {
-	if s.file == p.file {
-		return s.offset >= p.offset
+// reaches reports whether p is at another place of its server's log, or behind it.
+// Files whose names tell no order count as not reached.
+func (p logPlace) reaches(o logPlace) bool {
+	if p.file == o.file {
+		return p.offset >= o.offset
 	}
-	mine, _, _ := cutLast(s.file, ".")
-	theirs, _, _ := cutLast(p.file, ".")
-	return mine == theirs && (len(s.file) > len(p.file) || len(s.file) == len(p.file) && s.file > p.file)
+	mine, _, _ := cutLast(p.file, ".")
+	others, _, _ := cutLast(o.file, ".")
+	return mine == others && (len(p.file) > len(o.file) || len(p.file) == len(o.file) && p.file > o.file)
 }
+
+func (s *stream) place() logPlace { return logPlace{s.file, s.offset} }
 
 // confirm finds out whether the layout is known at this place, for rows that are to be
 // read by it without names. It reports whether the layout has been read again.
 func (s *stream) confirm(w *watched) (changed bool, err error) {
-	if !w.known && !w.asked && s.r.cfg.Reload != nil {
-		if changed, err = s.askLayout(w); err != nil {
-			return false, err
-		}
+	if w.known {
+		return false, nil
 	}
-	if !w.known && w.since.file != "" && s.reached(w.since) {
+	before := w.layouts[0]
+	if s.r.cfg.Reload != nil {
+		err = s.prove(w)
+	}
+	s.settle(s.place())
+	return w.layouts[0] != before, err
+}
+
+// settle takes note of the layouts that are known at a place of the stream.
+func (s *stream) settle(at logPlace) {
+	for _, w := range s.r.watch.tables {
+		if w.fence || w.known || w.since.file == "" || !at.reaches(w.since) || columnsText(w.layouts[0].Columns) != w.seen.columns[w.table] {
+			continue
+		}
 		w.known = true
 		s.layoutsChanged()
 	}
-	return changed, nil
-}
-
-// askLayout compares the newest layout with the source's table, and notes from where
-// on it holds. The layout itself is read from the store, which may be ahead of the
-// source: then nothing is known until the next statement or connection.
-func (s *stream) askLayout(w *watched) (changed bool, err error) {
-	ctx, cancel := context.WithTimeout(s.ctx, sqlTimeout)
-	defer cancel()
-	srv, _, err := s.r.openServer(ctx)
-	if err != nil {
-		return false, err
-	}
-	defer srv.db.Close() //nolint:errcheck // nothing is written through it
-	w.asked = true
-	for range 2 {
-		columns, err := readColumns(ctx, srv.db, w.table)
-		if err != nil {
-			return changed, err
-		}
-		if columnsText(columns) == columnsText(w.layouts[0].Columns) {
-			return changed, s.holdsFromNow(ctx, srv, w)
-		}
-		if err := s.r.reload(ctx, w); err != nil {
-			return changed, err
-		}
-		changed = true
-	}
-	return changed, nil
-}
-
-func (s *stream) holdsFromNow(ctx context.Context, srv *server, w *watched) error {
-	end, err := srv.end(ctx)
-	if err == nil && srv.id == s.server {
-		w.since = logPlace{end.file, end.offset}
-	}
-	return err
 }
 
 // forget is for when a statement named the table: its layout is not known from here on.
+// What was seen of the table remains if it shows the effect of the statement.
 func (s *stream) forget(w *watched) {
-	w.stale, w.known, w.asked, w.since = true, false, false, logPlace{}
+	here := s.place()
+	w.stale, w.known, w.forgotten = true, false, here
+	switch {
+	case w.seen == nil || !w.seen.before.reaches(here):
+		w.unsee()
+	case here.reaches(w.since):
+		w.since = here
+	}
 	s.layoutsChanged()
 }
+
+// unsee forgets what was seen of the table.
+func (w *watched) unsee() { w.asked, w.seen, w.since = false, nil, logPlace{} }
 
 // layoutsChanged has the positions behind this place say which layouts are known.
 // Positions already given out keep what they had.
@@ -107,6 +105,9 @@ func (s *stream) layoutsChanged() {
 	}
 	log := *s.log
 	log.layouts = s.r.watch.layouts()
+	if log.layouts != s.log.layouts {
+		s.unsaid = log.layouts != ""
+	}
 	s.log = &log
 }
 
@@ -156,7 +157,8 @@ func (l *watchList) sum(columns map[outbox.Table][]outbox.Column) string {
 // resume takes the layouts for known if they are those that a position was saved with.
 func (l *watchList) resume(saved string) {
 	for _, w := range l.tables {
-		w.known, w.asked, w.since = true, false, logPlace{}
+		w.known = true
+		w.unsee()
 	}
 	if saved == "" || saved != l.layouts() {
 		for _, w := range l.tables {
@@ -168,7 +170,8 @@ func (l *watchList) resume(saved string) {
 // connected forgets what was asked of another connection's server.
 func (l *watchList) connected() {
 	for _, w := range l.tables {
-		w.asked, w.since = false, logPlace{}
+		w.unsee()
+		w.forgotten = logPlace{}
 		if w.fence {
 			clear(w.plans) // its columns are asked for again, and may be told now
 		}
@@ -194,26 +197,38 @@ func (r *Reader) resolveNow(ctx context.Context, s *server) (*position, error) {
 }
 
 // presentLayouts is like layouts for what the source's tables look like now; empty if
-// one is not there or may not be read. Each table is opened first: that waits for a
-// statement which is in the log already and whose effect is not to be seen yet.
+// one is not there or may not be read.
 func (r *Reader) presentLayouts(ctx context.Context, s *server) (string, error) {
 	all := map[outbox.Table][]outbox.Column{}
 	for _, w := range r.watch.tables {
 		if w.fence {
 			continue
 		}
-		_, err := s.maps(ctx, fmt.Sprintf("SELECT 1 FROM %s.%s LIMIT 0", quoteName(w.table.Schema), quoteName(w.table.Name)))
-		if n := errorNumber(err); n != 0 {
-			return "", nil // no such table, or no right to read it: nothing is known of it
-		}
-		if err != nil {
-			return "", fmt.Errorf("looking at table %s: %w", w.table, err)
-		}
-		if all[w.table], err = readColumns(ctx, s.db, w.table); err != nil {
+		columns, err := s.columns(ctx, w.table)
+		switch {
+		case errorNumber(err) != 0, err == nil && columns == nil:
+			return "", nil // no such table, or it cannot be opened: nothing is known of it
+		case err != nil:
 			return "", err
 		}
+		all[w.table] = columns
 	}
 	return r.watch.sum(all), nil
+}
+
+// columns reads the columns of a table; none if it is not there or may not be read. The
+// table is opened first: that waits for a statement which is in the log already and
+// whose effect is not to be seen yet.
+func (s *server) columns(ctx context.Context, t outbox.Table) ([]outbox.Column, error) {
+	_, err := s.maps(ctx, fmt.Sprintf("SELECT 1 FROM %s.%s LIMIT 0", quoteName(t.Schema), quoteName(t.Name)))
+	switch errorNumber(err) {
+	case errNoSchema, errNoTable, errNoTableRight, errNoColumnRight:
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("looking at table %s: %w", t, err)
+	}
+	return readColumns(ctx, s.db, t)
 }
 
 func quoteName(s string) string { return "`" + strings.ReplaceAll(s, "`", "``") + "`" }

@@ -3,7 +3,6 @@ package binlog
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -56,11 +55,11 @@ func (r *Reader) session(ctx context.Context, goesOn bool, emit emitFunc) error 
 	s.reader.payloadBytesMax = r.cfg.PayloadBytesMax
 	defer s.payload.close()
 	watching, stop := context.WithCancel(ctx)
-	var watcher sync.WaitGroup
-	watcher.Go(func() { r.watchRole(watching) })
+	s.beside = watching
+	s.jobs.Go(func() { r.watchRole(watching) })
 	err = s.run(ctx, cfg)
 	stop()
-	watcher.Wait()
+	s.jobs.Wait()
 	r.inside.Store(false)
 	r.setState(func(st *State) { st.Connected = false })
 	if s.emitErr != nil && ctx.Err() == nil {

@@ -21,6 +21,14 @@ func parseStatement(body []byte) (st statement, err error) {
 	return st, c.err()
 }
 
+// readQuery reads a QUERY event, which MariaDB may have compressed.
+func readQuery(body []byte, compressed bool) (st statement, err error) {
+	if st, err = parseStatement(body); err == nil && compressed {
+		st.text, err = inflate(st.text)
+	}
+	return st, err
+}
+
 // parseLoad reads an EXECUTE_LOAD_QUERY event: LOAD DATA in statement format.
 func parseLoad(body []byte) (st statement, err error) {
 	c := cursor{b: body}
@@ -151,6 +159,18 @@ func (st statement) changesColumns() bool {
 		return second == "TABLE" || second == "TABLES"
 	}
 	return true
+}
+
+// mayChange returns the outbox tables whose columns may be others behind a statement that
+// is not one of rows.
+func (l *watchList) mayChange(st statement) (found []*watched) {
+	created, _ := l.target(st)
+	for _, w := range l.mentioned(st.text) {
+		if !w.fence && (created == w || st.changesColumns()) {
+			found = append(found, w)
+		}
+	}
+	return found
 }
 
 // fillsNewTable reports whether a CREATE TABLE fills the table with rows that are not

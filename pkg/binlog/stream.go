@@ -40,6 +40,7 @@ type stream struct {
 	tx           txn
 	reader       rowReader
 	payload      payloadReader
+	prover
 
 	unpacking bool         // inside a compressed transaction
 	ended     func() error // what its end does, once all of it is known to be sound
@@ -57,8 +58,13 @@ func (s *stream) handle(event []byte) error {
 		case replication.ROTATE_EVENT:
 			return s.rotate(event)
 		}
+		if isHeartbeat(h.kind) {
+			s.r.lagNanos.Store(0) // sent only when there is nothing else to send
+			return s.idle(heartbeatPlace(s.place(), h, event))
+		}
 		s.noticeFirst(h, event)
-		return s.generic(h, event[replication.EventHeaderSize:])
+		s.lastSeen(h)
+		return s.event(h, event[replication.EventHeaderSize:])
 	})
 }
 
@@ -99,6 +105,9 @@ func (s *stream) guarded(h header, do func() error) (err error) {
 // start tells the engine of the new connection before anything of it is emitted.
 func (s *stream) start() {
 	s.started = true
+	if s.r.cfg.Reload != nil {
+		s.startLook()
+	}
 	s.r.setState(func(st *State) { st.Connected, st.LastError = true, "" })
 	s.r.cfg.Logger.Info().Str("flavor", s.flavor).Str("server", s.server).Msg("reading the binlog")
 	if s.r.cfg.OnConnect != nil && !s.goesOn {
@@ -108,13 +117,18 @@ func (s *stream) start() {
 	}
 }
 
-func (s *stream) generic(h header, body []byte) error {
-	if isHeartbeat(h.kind) {
-		s.r.lagNanos.Store(0) // sent only when there is nothing else to send
+// idle is for when the server has nothing more to send than what stands before a place.
+// Layouts that are known since the last position was given out make another one, which
+// says so: else a restart would have to find them out again.
+func (s *stream) idle(at logPlace) error {
+	if s.tx.open {
 		return nil
 	}
-	s.lastSeen(h)
-	return s.event(h, body)
+	s.tend(at)
+	if !s.unsaid || s.log == nil {
+		return nil
+	}
+	return s.send(outbox.Batch{End: s.next(gtid{}, at.offset)})
 }
 
 // lastSeen follows time and position of an event.
@@ -132,12 +146,16 @@ func (s *stream) advance(h header) {
 	if !saysPlace(h) {
 		return
 	}
-	next := s.offset&^math.MaxUint32 | uint64(h.logPos)
-	if next < s.offset {
+	s.offset = offsetBehind(s.offset, h.logPos)
+	s.r.offset.Store(s.offset)
+}
+
+func offsetBehind(offset uint64, logPos uint32) uint64 {
+	next := offset&^math.MaxUint32 | uint64(logPos)
+	if next < offset {
 		next += 1 << 32
 	}
-	s.offset = next
-	s.r.offset.Store(next)
+	return next
 }
 
 // rotate is the change to another file, announced by the old one or by the server
@@ -264,6 +282,9 @@ func (s *stream) finish(h header, events []*outbox.Event, skipped int) error {
 	if err == nil && second != nil {
 		s.r.giant = nil // it is done
 	}
+	if err == nil {
+		s.tend(s.place())
+	}
 	return err
 }
 
@@ -292,6 +313,7 @@ func (s *stream) pieceLen(events []*outbox.Event) int {
 // undecided. Otherwise a restart never sees them: events lost. Shown by
 // TestPositionWaitsForPreparedRows.
 func (s *stream) next(g gtid, offset uint64) outbox.Position {
+	s.unsaid = false
 	seq := s.r.tracker.append(g, s.log)
 	if s.r.cfg.HoldPrepared && s.r.undecided() {
 		return outbox.Position{}

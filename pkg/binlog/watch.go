@@ -18,10 +18,12 @@ type watched struct {
 	stale   bool             // a DDL statement named the table
 	fence   bool
 
-	known bool            // layouts[0] is the table's at the present place of the stream, see known.go
-	asked bool            // of this connection's server
-	since logPlace        // from where on it is known
-	told  map[string]bool // reasons for reading by key that have been logged
+	known     bool            // layouts[0] is the table's at the present place of the stream, see known.go
+	asked     bool            // this connection's server was looked at, and nothing has happened since
+	seen      *sight          // what was seen, if layouts[0] looked like that
+	since     logPlace        // from where on the table looked as seen, as far as that is proved
+	forgotten logPlace        // where this connection met the last statement that names the table
+	told      map[string]bool // reasons for reading by key that have been logged
 
 	// insertedIn is the number of the last transaction that inserted rows.
 	insertedIn uint64
