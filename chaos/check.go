@@ -38,6 +38,7 @@ type checker struct {
 	strict bool                  // nothing was swept: every row is judged by its order
 	grace  time.Duration
 	wrong  func(format string, args ...any)
+	note   func(format string, args ...any) // what is worth a look
 
 	byID     map[string]*row
 	byNumber map[string][]*row // by key
@@ -179,6 +180,7 @@ func (c *checker) checkMessages() {
 		c.tally.copies++
 		if !r.sentAt.IsZero() && m.BornAt.After(r.sentAt.Add(lateMargin)) {
 			c.tally.late++
+			c.note("table %s: sent when it had been SENT: %v, %s, born %s, outbox_seq %s", c.table.name, r, where, clock(m.BornAt), m.Properties["outbox_seq"])
 		}
 	}
 	for i := range c.rows {

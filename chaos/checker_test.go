@@ -48,6 +48,7 @@ func (s *scene) check() (string, tally) {
 	c := checker{
 		table: &table{name: "t", claims: s.claims}, facts: map[string][]fact{"k": s.facts}, rows: s.rows, stored: s.stored,
 		strict: s.strict, grace: 2 * time.Second,
+		note:  func(string, ...any) {},
 		wrong: func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) },
 	}
 	tally := c.check()

@@ -103,7 +103,7 @@ func (w *world) compare(ctx context.Context) (total tally, stalls []stall, err e
 		for _, m := range stored {
 			times = append(times, m.StoredAt)
 		}
-		c := checker{table: t, facts: w.writers.facts[t.name], rows: rows, stored: stored, strict: w.o.tail, grace: grace, wrong: w.log.violation}
+		c := checker{table: t, facts: w.writers.facts[t.name], rows: rows, stored: stored, strict: w.o.tail, grace: grace, wrong: w.log.violation, note: w.log.note}
 		total.add(c.check())
 	}
 	if total.copies > int(w.copiesMax.Load()) {

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/Shopify/toxiproxy/v2"
 	"github.com/rs/zerolog"
@@ -32,7 +34,7 @@ func newWay(name, listen, upstream, corrupt string) (*way, error) {
 			return nil, fmt.Errorf("preparing the way to %s: %w", name, err)
 		}
 	}
-	if err := w.proxy.Start(); err != nil {
+	if err := w.open(); err != nil {
 		return nil, fmt.Errorf("opening the way to %s: %w", name, err)
 	}
 	return w, nil
@@ -72,5 +74,17 @@ func (w *way) heal() error {
 		return nil
 	}
 	w.proxy.Stop()
-	return w.proxy.Start()
+	return w.open()
+}
+
+// open listens. Whoever looks for a free port may hold this one for a moment.
+func (w *way) open() error {
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		err := w.proxy.Start()
+		if err == nil || time.Now().After(deadline) {
+			return err
+		}
+		pause(context.Background(), 50*time.Millisecond)
+	}
 }
