@@ -42,11 +42,11 @@ type prover struct {
 	scanOf   *sight                          // what the scan belongs to
 	scanFrom logPlace
 
-	patience  time.Duration // for how long the stream may still wait for them
-	nextLook  time.Time     // not before, after one that failed
-	byKey     int           // rows left to be read by key so far, because of unknown layouts
-	unsaid    bool          // layouts are known and no position says so yet
-	announced bool          // the scan was logged when it began
+	patience time.Duration // for how long the stream may still wait for them
+	nextLook time.Time     // not before, after one that failed
+	byKey    int           // rows left to be read by key so far, because of unknown layouts
+	unsaid   bool          // layouts are known and no position says so yet
+	scanLong bool          // the scan is not waited for
 }
 
 // job is something done beside the reading of a stream.
@@ -117,6 +117,7 @@ func (s *stream) tend(at logPlace) {
 	s.settle(at)
 	if s.scan != nil && at.reaches(s.scanOf.end) {
 		s.scan.stop() // it has nothing more to say
+		s.scan = nil
 	}
 }
 
@@ -139,7 +140,7 @@ func (s *stream) prove(w *watched) error {
 	if w.since.file != "" && !s.place().reaches(w.since) {
 		s.startScan(w.seen)
 	}
-	if s.scan != nil && (ended(s.scan) || s.scanOf.stretchBytes(s.scanFrom) <= proofWaitBytesMax && await(s, s.scan)) {
+	if s.scan != nil && (ended(s.scan) || !s.scanLong && await(s, s.scan)) {
 		s.takeScan()
 	}
 	return s.ctx.Err()
@@ -212,7 +213,7 @@ func (s *stream) startScan(v *sight) {
 	if s.log == nil || s.log.fde == 0 || from.offset > math.MaxUint32 {
 		return // no stream can begin there
 	}
-	if s.announced = long; long {
+	if s.scanLong = long; long {
 		s.r.cfg.Logger.Info().Uint64("bytes", v.stretchBytes(from)).Msg("the binlog is looked through for statements that change outbox tables; rows are read by key meanwhile")
 	}
 	sc := newStatementScan(from, s.log.fde, v.end, s.r.watch)
@@ -228,9 +229,7 @@ func (s *stream) takeScan() {
 	last, err := s.scan.result, s.scan.err
 	s.scan = nil
 	if err != nil {
-		if !s.place().reaches(s.scanOf.end) { // else it was stopped
-			s.tellUnproved(err)
-		}
+		s.tellUnproved(err)
 		return
 	}
 	for _, w := range s.r.watch.tables {
@@ -244,7 +243,7 @@ func (s *stream) takeScan() {
 			w.since = at
 		}
 	}
-	if s.announced {
+	if s.scanLong {
 		s.r.cfg.Logger.Info().Msg("the binlog has been looked through for statements that change outbox tables")
 	}
 }
