@@ -140,11 +140,12 @@ func (w *world) BeginPass(context.Context) (bool, error) {
 	return w.reopens, nil
 }
 
-func (w *world) BeginRows() {
+func (w *world) BeginRows(context.Context) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.step("begin rows")
 	w.gaveBack, w.away = map[string]bool{}, false
+	return nil
 }
 
 func (w *world) Reopen(context.Context) ([]outbox.Key, bool, error) {

@@ -37,7 +37,9 @@ func (s *Sweeper) byHand(ctx context.Context, work func(*pass) error) (outbox.Ta
 	defer s.pass.Unlock()
 	p := pass{s: s}
 	start := time.Now()
-	s.cfg.Engine.BeginRows()
+	if err := s.cfg.Engine.BeginRows(ctx); err != nil {
+		return p.tally, err
+	}
 	err := work(&p)
 	if p.unfenced {
 		s.cfg.Tail.Verify()

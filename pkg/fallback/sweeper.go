@@ -34,7 +34,7 @@ type Engine interface {
 	// lanes are to reopen, the pass must take rows of any age.
 	BeginPass(ctx context.Context) (reopening bool, err error)
 	// BeginRows begins a pass of certain rows, in which no lane reopens.
-	BeginRows()
+	BeginRows(ctx context.Context) error
 	// Reopen follows a pass with reopening lanes that came to the end of all tables: it
 	// gives rows to be sent, in this order, before the next call, while more is true.
 	Reopen(ctx context.Context) (rows []outbox.Key, more bool, err error)

@@ -80,6 +80,8 @@ type Config struct {
 	Sink        Sink
 	Rows        Rows
 	Ledger      Ledger // nil: nothing is written to the table (LEDGER=none)
+	Deaths      Deaths // later events of a key wait for its dead letters; nil: they go on
+	Claims      bool   // rows of the sweep are claimed
 	Dead        Ledger // without a Ledger: is given what can never go; nil: that stops the relay
 	Checkpoints Checkpoints
 	Fences      Fences // nil only where Ledger or Source is nil
@@ -144,6 +146,10 @@ type Engine struct {
 
 	fails     map[*place]struct{} // where events of the tail fail
 	parked    map[*place]struct{} // those that are not open
+	blocked   map[digest]*place   // keys that wait for a dead letter, or are not open again
+	began     time.Time
+	leased    bool   // a pass is asked for when claims of another leadership have run out
+	allKeys   *place // where more of them are blocked than can be told apart; nil: not
 	later     later
 	rounds    int       // of the reopening at the end of this pass
 	lastBegan time.Time // when the newest of the sends began that were acknowledged
@@ -173,9 +179,11 @@ func New(cfg Config) *Engine {
 		failing:  map[string]string{},
 		fails:    map[*place]struct{}{},
 		parked:   map[*place]struct{}{},
+		blocked:  map[digest]*place{},
 
 		drainStarted: make(chan struct{}),
 	}
+	e.began = time.Now()
 	e.pacer = newPacer(cfg.SendRateMax, e.drainStarted)
 	e.fence.init(cfg.LastFence)
 	e.pass.Store(1) // 0 means that no row has gone back yet
@@ -275,6 +283,10 @@ func (e *Engine) orStop(err error) error {
 }
 
 func (e *Engine) read(ctx context.Context, from string) error {
+	err := e.insist(ctx, "asking for blocked keys", func() error { return e.syncBlocked(ctx) })
+	if err != nil {
+		return err
+	}
 	if e.cfg.Source == nil {
 		<-ctx.Done()
 		return ctx.Err()
@@ -335,13 +347,14 @@ func (e *Engine) finalSave(ctx context.Context, within time.Duration) error {
 
 // Usage is what an engine holds at a moment, for status and metrics.
 type Usage struct {
-	Events  int64
-	Bytes   int64
-	LastAck time.Time         // zero before the first
-	Saved   bool              // the saved position covers all that was read, but for our own writes
-	Failing map[string]string // topic or topic/lane -> why it cannot be sent to now
-	Parked  []Parked          // in the order of their names
-	Resting float64           // how many times as long as the ledger's transactions take is rested after each; 0: no catch-up is slowed down
+	Events      int64
+	Bytes       int64
+	LastAck     time.Time         // zero before the first
+	Saved       bool              // the saved position covers all that was read, but for our own writes
+	Failing     map[string]string // topic or topic/lane -> why it cannot be sent to now
+	Parked      []Parked          // in the order of their names
+	BlockedKeys int               // that wait for a dead letter, or are being caught up with
+	Resting     float64           // how many times as long as the ledger's transactions take is rested after each; 0: no catch-up is slowed down
 }
 
 // Parked is a topic or a lane whose events are left to the sweep, or were until now
@@ -364,7 +377,11 @@ func (e *Engine) Usage() Usage {
 	for t, why := range e.failing {
 		u.Failing[t] = why
 	}
+	u.BlockedKeys = len(e.blocked)
 	for p := range e.parked {
+		if p.block != nil {
+			continue
+		}
 		u.Parked = append(u.Parked, Parked{p.name, p.reason, p.since})
 	}
 	slices.SortFunc(u.Parked, func(a, b Parked) int { return cmp.Compare(a.Name, b.Name) })

@@ -117,9 +117,9 @@ func (e *Engine) afterFailure(ctx context.Context, l *lane, groups [][]*item, er
 		if n := len(head); n > 1 {
 			return append([][]*item{head[:n/2], head[n/2:]}, groups[1:]...), false
 		}
-		settled, again := e.isolate(l, head[0], err)
+		rest, settled, again := e.isolate(l, head[0], err, groups[1:])
 		if settled {
-			return groups[1:], false
+			return rest, false
 		}
 		if again {
 			e.rest(ctx, e.betweenAttempts())
@@ -276,36 +276,37 @@ func (e *Engine) betweenAttempts() time.Duration {
 
 // isolate handles an error that may be one message's own fault, for a message that
 // stands alone. It reports whether that settled it, or else whether it is to be tried
-// again in its place without any regard to the rest of the lane.
+// again in its place without any regard to the rest of the lane. behind are the groups
+// that follow it, rest what remains of them.
 //
-// What must hold: in a lane that reopens, a row of the sweep is not put off to a later
-// attempt. Otherwise the rows of its key that follow overtake it.
-func (e *Engine) isolate(l *lane, it *item, err error) (settled, again bool) {
+// What must hold: in a lane that reopens, or where later events wait for a dead letter, a
+// row of the sweep is not put off to a later attempt. Otherwise the rows of its key that
+// follow overtake it.
+func (e *Engine) isolate(l *lane, it *item, err error, behind [][]*item) (rest [][]*item, settled, again bool) {
 	if outbox.ClassOf(err) == outbox.Refused {
-		e.settle(it, failure(err))
-		return true, false
+		return e.die(l, it, failure(err), behind), true, false
 	}
 	it.attempts++
 	reason := describe(err)
 	swept := it.origin == outbox.FromSweep
-	reopening := swept && e.stateOf(&l.place) != placeOpen
+	inPlace := swept && (e.blocks() || e.stateOf(&l.place) != placeOpen)
 	switch {
 	case it.attempts >= e.cfg.MaxAttempts:
-		if !reopening {
+		if !inPlace {
 			// Where the table counts attempts the first outcome makes the row FAILED and
 			// the second finds nothing to do; elsewhere the second one does it.
 			e.recordOnly(it, outbox.OutcomeAttempt, reason)
 		}
-		e.settle(it, settlement{kind: outbox.OutcomeFailed, write: true, reason: reason, label: "attempts_used_up"})
-		return true, false
-	case reopening: // not recorded one by one: that would end the claim
-		return false, !isClosed(e.drainStarted)
+		dead := settlement{kind: outbox.OutcomeFailed, write: true, reason: reason, label: "attempts_used_up"}
+		return e.die(l, it, dead, behind), true, false
+	case inPlace: // not recorded one by one: that would end the claim
+		return behind, false, !isClosed(e.drainStarted)
 	case swept:
 		e.settle(it, settlement{kind: outbox.OutcomeAttempt, write: true, reason: reason})
-		return true, false
+		return behind, true, false
 	default:
 		e.recordOnly(it, outbox.OutcomeAttempt, reason)
-		return false, false
+		return behind, false, false
 	}
 }
 
@@ -316,6 +317,7 @@ func (e *Engine) keepWaiting(l *lane, groups [][]*item, err error) [][]*item {
 	reason := outbox.ReasonOf(err)
 	e.mu.Lock()
 	draining := e.draining
+	l.gaveUp = l.gaveUp || draining // what is yet to come must not overtake what goes now
 	e.mu.Unlock()
 	goes := func(it *item) bool { return draining || it.origin == outbox.FromSweep }
 	var left [][]*item

@@ -33,6 +33,8 @@ type settlement struct {
 	// Of an event that was not sent, as it was then: it may go on in its lane meanwhile.
 	attempts int
 	orderKey string
+
+	blocks *place // the key that it blocks, once it is recorded
 }
 
 // failure is the settlement of a row that can never go.
@@ -227,10 +229,13 @@ func unrecordable(o outbox.Outcome) error {
 }
 
 // orderKey is the key by which the event is ordered: that of its message, or its
-// aggregate if it never became one.
+// key if it never became one.
 func (it *item) orderKey() string {
-	if it.msg != nil {
+	switch {
+	case it.msg != nil:
 		return it.msg.Key
+	case it.key != "":
+		return it.key
 	}
 	return it.event.AggregateID
 }
@@ -343,6 +348,10 @@ func countAdmitted(it *item) int {
 func (e *Engine) release(s settlement) []*item {
 	it := s.item
 	it.state = settled
+	if s.blocks != nil {
+		s.blocks.block.unrecorded--
+	}
+	e.spoilKey(it, s)
 	e.inflight.leave(it)
 	e.countOut(it)
 	if it.slot != nil && !s.abandoned {

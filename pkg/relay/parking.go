@@ -71,7 +71,8 @@ const (
 	reopenRounds = 50     // sends of such rows within one pass
 )
 
-// place is where events queue up: a lane, or a topic whose lanes are not known yet.
+// place is where events queue up: a lane, a topic whose lanes are not known yet, or a key
+// that waits for a dead letter (see block).
 // Guarded by Engine.mu unless said otherwise.
 type place struct {
 	topic string
@@ -89,6 +90,8 @@ type place struct {
 	since  time.Time
 	head   outbox.Key // the oldest row that is left for later: the probe; empty: none
 	scan   uint64     // the pass that may send rows; for draining and holding
+	gaveUp bool       // an event of the tail was given up here, during a drain: so are those that follow
+	block  *block     // of the place of a blocked key; nil: it is another
 	held   []*item
 }
 
@@ -216,6 +219,9 @@ func (e *Engine) setAside(p *place, it *item, left *leftover) {
 // nothing to be written, so it need not go through the marker.
 func (e *Engine) leave(p *place, it *item, left *leftover) {
 	s := settlement{item: it, deferred: DeferredParked}
+	if p.block != nil {
+		s.deferred = DeferredBlocked
+	}
 	left.deferred = append(left.deferred, s)
 	left.events += int64(countAdmitted(it))
 	left.bytes += it.admitted

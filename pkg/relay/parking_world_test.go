@@ -23,6 +23,7 @@ type townRow struct {
 	visible        bool
 	status         outbox.Status
 	token          string
+	claimed        time.Time
 }
 
 // town is database and broker at once, for a simulation in which all of it fails.
@@ -32,6 +33,7 @@ type town struct {
 	mu     sync.Mutex
 	random *rand.Rand
 	claims bool
+	plain  bool // what is inserted is visible at once, and nobody locks it
 	lanes  int
 	counts map[string]int // topic -> lanes, where it is not that number
 	rows   []*townRow
@@ -42,9 +44,12 @@ type town struct {
 	slow   map[string]time.Duration
 	bad    map[string]bool // ids that the broker refuses
 	binlog chan outbox.Batch
+	fence  uint64 // the newest that was written
 	verify func() // is called at each connection
 	seq    uint64
-	saved  string
+
+	history []outbox.Batch // all that was committed
+	saved   string
 }
 
 func newTown(random *rand.Rand) *town {
@@ -90,7 +95,7 @@ func (w *town) someTime(most time.Duration) time.Duration {
 func (w *town) write(key, topic string, n int, pace time.Duration) {
 	for range n {
 		w.mu.Lock()
-		r := &townRow{key: key, topic: topic, number: len(w.rows), created: time.Now(), status: outbox.Pending}
+		r := &townRow{key: key, topic: topic, number: len(w.rows), created: time.Now(), status: outbox.Pending, visible: w.plain}
 		r.id = fmt.Sprintf("%s-%d", key, r.number)
 		w.bad[r.id] = w.chance(40)
 		if w.chance(40) {
@@ -103,10 +108,12 @@ func (w *town) write(key, topic string, n int, pace time.Duration) {
 		w.mu.Lock()
 		w.seq++
 		w.commit[key] = append(w.commit[key], r.id)
-		w.binlog <- outbox.Batch{
+		b := outbox.Batch{
 			Events: []*outbox.Event{{Table: orders, ID: r.id, AggregateID: key, Type: topic, Payload: []byte("{}")}},
 			End:    outbox.Position{Seq: w.seq}, CommittedAt: time.Now(),
 		}
+		w.history = append(w.history, b)
+		w.binlog <- outbox.Batch{Events: copyOf(b.Events), End: b.End, CommittedAt: b.CommittedAt}
 		w.mu.Unlock()
 		time.Sleep(w.someTime(pace / 4)) // nobody sees it yet
 		w.mu.Lock()
@@ -149,6 +156,7 @@ func (w *town) WriteFence(_ context.Context, n uint64) error {
 			w.byID[id].visible = true
 		}
 	}
+	w.fence = max(w.fence, n)
 	w.binlog <- outbox.Batch{Fence: n}
 	return nil
 }
@@ -272,8 +280,8 @@ func (w *town) Claim(_ context.Context, _ outbox.Table, ids []string, token stri
 	var got []string
 	for _, id := range ids {
 		r := w.byID[id]
-		if r.status == outbox.Pending && r.visible && !w.chance(100) {
-			r.status, r.token = outbox.Processing, token
+		if r.status == outbox.Pending && r.visible && (w.plain || !w.chance(100)) {
+			r.status, r.token, r.claimed = outbox.Processing, token, time.Now()
 			got = append(got, id)
 		}
 	}

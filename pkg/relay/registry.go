@@ -12,6 +12,8 @@ import (
 type item struct {
 	event     *outbox.Event
 	msg       *outbox.Message
+	key       string      // the ordering key; empty before the item was routed
+	fatal     *settlement // it cannot be sent, which is yet to be settled in the order of its key
 	origin    outbox.Origin
 	slot      *slot     // nil for the sweep: it moves no position
 	committed time.Time // zero for the sweep

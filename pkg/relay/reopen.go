@@ -213,6 +213,9 @@ func (e *Engine) HasParked() bool {
 // then it must take rows of any age, and end with Reopen if it came to the end of every
 // table behind fences.
 func (e *Engine) BeginPass(ctx context.Context) (reopening bool, err error) {
+	if err := e.syncBlocked(ctx); err != nil {
+		return false, err
+	}
 	var left leftover
 	e.mu.Lock()
 	e.unholdAll(&left) // the pass that held them did not come to its end
@@ -225,7 +228,7 @@ func (e *Engine) BeginPass(ctx context.Context) (reopening bool, err error) {
 	}
 	e.mu.Unlock()
 	e.finish(left, DeferredParked)
-	if reopening { // what was deferred up to here is visible behind this write
+	if reopening && e.cfg.Source != nil { // what was deferred up to here is visible behind this write
 		_, err = e.writeFence(ctx)
 	}
 	return reopening, err
@@ -233,21 +236,26 @@ func (e *Engine) BeginPass(ctx context.Context) (reopening bool, err error) {
 
 // BeginRows begins a pass of rows that somebody asked for. No lane reopens with it: rows
 // of those that are not open are given back.
-func (e *Engine) BeginRows() {
+func (e *Engine) BeginRows(ctx context.Context) error {
+	err := e.syncBlocked(ctx)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.pass.Add(1)
+	return err
 }
 
 // PassOver tells that a row could not be taken that belongs to this pass: the rows of
 // its lane that follow must not overtake it.
 func (e *Engine) PassOver(ev *outbox.Event) {
 	msg, err := e.cfg.Router.Route(ev)
-	if err != nil {
-		return // it has no successors
-	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if p := e.blockOf(e.keyOf(ev)); p != nil {
+		p.gaveBack.Store(e.pass.Load())
+	}
+	if err != nil {
+		return // it has no successors in a lane
+	}
 	e.topicOf(msg.Topic).placeOf(msg.Key).gaveBack.Store(e.pass.Load())
 }
 
@@ -257,9 +265,12 @@ func (e *Engine) PassOver(ev *outbox.Event) {
 // Once these are few, the tail's events are held until that is done, and then the lanes
 // are open.
 func (e *Engine) Reopen(ctx context.Context) (rows []outbox.Key, more bool, err error) {
+	if err := e.forget(ctx); err != nil {
+		return nil, false, err
+	}
 	var left leftover
 	e.mu.Lock()
-	opened, drained := e.reopenable(&left)
+	opened, keys, drained := e.reopenable(&left)
 	rows = e.later.take(drained)
 	e.rounds++
 	for p := range drained {
@@ -276,7 +287,10 @@ func (e *Engine) Reopen(ctx context.Context) (rows []outbox.Key, more bool, err 
 	if len(opened) > 0 {
 		e.log.Info().Strs("lanes", opened).Msg("open again: what was left PENDING has been sent")
 	}
-	if more { // what was deferred up to here is visible behind this write
+	if keys > 0 {
+		e.log.Info().Int("keys", keys).Msg("keys are open again: their dead letters are settled, and what waited for them has been sent")
+	}
+	if more && e.cfg.Source != nil { // what was deferred up to here is visible behind this write
 		_, err = e.writeFence(ctx)
 	}
 	return rows, more, err
@@ -284,15 +298,18 @@ func (e *Engine) Reopen(ctx context.Context) (rows []outbox.Key, more bool, err 
 
 // reopenable opens the places whose last rows have been sent, and returns those that
 // this pass has drained.
-func (e *Engine) reopenable(left *leftover) (opened []string, drained map[*place]bool) {
+func (e *Engine) reopenable(left *leftover) (opened []string, keys int, drained map[*place]bool) {
 	pass := e.pass.Load()
 	drained = map[*place]bool{}
 	if e.draining {
-		return nil, drained
+		return nil, 0, drained
 	}
 	for p := range e.parked {
-		clean := p.scan == pass && p.gaveBack.Load() != pass && e.topics[p.topic].moving == nil
+		clean := p.scan == pass && p.gaveBack.Load() != pass && (p.block != nil || e.topics[p.topic].moving == nil)
 		switch {
+		case p.state == placeHolding && clean && p.block != nil:
+			keys++
+			e.openKey(p, left)
 		case p.state == placeHolding && clean:
 			opened = append(opened, p.name)
 			p.lane.queue.push(e.unpark(p)...)
@@ -303,5 +320,5 @@ func (e *Engine) reopenable(left *leftover) (opened []string, drained map[*place
 		}
 	}
 	slices.Sort(opened)
-	return opened, drained
+	return opened, keys, drained
 }

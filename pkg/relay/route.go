@@ -172,6 +172,9 @@ func (e *Engine) sendable(it *item, st outbox.RowState) bool {
 		}
 		e.settle(it, settlement{deferred: "claimed_elsewhere"})
 	case outbox.Sent, outbox.Failed:
+		if st.Status == outbox.Failed {
+			e.noteDead(it)
+		}
 		e.settle(it, settlement{skipped: "already_" + strings.ToLower(st.Status.String())})
 	case outbox.Missing:
 		e.settle(it, settlement{skipped: "absent"})
@@ -207,6 +210,9 @@ func (e *Engine) dispatch(items ...*item) {
 		switch {
 		case errors.Is(err, outbox.ErrDropped):
 			e.settle(it, settlement{kind: outbox.OutcomeSent, write: true, skipped: "rule"})
+		case err != nil && e.blocks(): // in its place among the others of its key
+			it.fatal = new(failure(err))
+			addressed = append(addressed, it)
 		case err != nil:
 			e.settle(it, failure(err))
 		default:
@@ -220,9 +226,11 @@ func (e *Engine) dispatch(items ...*item) {
 func (e *Engine) address(it *item) error {
 	msg, err := e.cfg.Router.Route(it.event)
 	if err != nil {
+		it.key = e.keyOf(it.event)
 		return err
 	}
 	if err := e.cfg.Sink.Check(msg); err != nil {
+		it.key = msg.Key
 		return err
 	}
 	seq := fmt.Sprintf("%08x-%012x", e.cfg.Epoch, e.seq.Add(1))

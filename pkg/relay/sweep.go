@@ -43,7 +43,7 @@ func (e *Engine) Passable(events []*outbox.Event) (passable []*outbox.Event, par
 		switch e.refusal(msg, pass) {
 		case "":
 			passable = append(passable, ev)
-		case DeferredParked:
+		case DeferredParked, DeferredBlocked:
 			parked++
 		}
 	}
@@ -54,6 +54,9 @@ func (e *Engine) Passable(events []*outbox.Event) (passable []*outbox.Event, par
 func (e *Engine) refusal(msg *outbox.Message, pass uint64) string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if refusal := e.blockRefusal(msg.Key, pass); refusal != "" {
+		return refusal
+	}
 	t := e.topics[msg.Topic]
 	if t == nil {
 		return ""

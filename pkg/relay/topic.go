@@ -67,6 +67,11 @@ func (e *Engine) enterLanes(items ...*item) {
 // enterLane is enterLanes for one item, under the mutex. It returns the lane to be woken, or
 // why the item is to be given back.
 func (e *Engine) enterLane(it *item, left *leftover) (wake *lane, refusal string) {
+	if e.blocks() {
+		if entered, refusal := e.enterBlocked(it, left); entered {
+			return nil, refusal
+		}
+	}
 	t := e.topicOf(it.msg.Topic)
 	p := t.placeOf(it.msg.Key)
 	if it.origin == outbox.FromSweep {
@@ -83,6 +88,8 @@ func (e *Engine) enterLane(it *item, left *leftover) (wake *lane, refusal string
 			p.gaveBack.Store(it.pass) // the rows behind it must not overtake it
 		}
 	case refusal != "":
+	case p.gaveUp && it.origin == outbox.FromBinlog:
+		refusal = "draining"
 	case it.origin == outbox.FromBinlog && p.state != placeOpen:
 		e.setAside(p, it, left)
 	default:
@@ -145,6 +152,7 @@ func (e *Engine) giveUpWaiting(t *topic, err error) bool {
 	e.mu.Lock()
 	waiting, draining := t.waiting, e.draining
 	t.waiting = nil
+	t.gaveUp = t.gaveUp || draining && len(waiting) > 0
 	refused := outbox.ClassOf(err) == outbox.Refused
 	var gone []*item
 	for _, it := range waiting {
@@ -169,13 +177,12 @@ func (e *Engine) giveUpWaiting(t *topic, err error) bool {
 		t.resolving = false
 	}
 	e.mu.Unlock()
+	if refused {
+		e.dieAll(gone, failure(err))
+		return over
+	}
 	for _, it := range gone {
-		switch {
-		case refused:
-			e.settle(it, failure(err))
-		default:
-			e.giveUp(it, outbox.ReasonOf(err))
-		}
+		e.giveUp(it, outbox.ReasonOf(err))
 	}
 	return over
 }
