@@ -145,57 +145,6 @@ func (l *Ledger) deadIn(t *table, ids []string) clause {
 	return c
 }
 
-// BlockedKeys returns the ordering keys, each once, of the dead letters that rowferry_dead
-// holds, that were not discarded and whose row is still FAILED: up to most of them.
-// One that somebody has mended by hand, or deleted, keeps nobody waiting.
-func (l *Ledger) BlockedKeys(ctx context.Context, most int) ([]string, error) {
-	l.mu.RLock()
-	var tables []*table
-	for _, t := range l.tables {
-		if t.writes {
-			tables = append(tables, t)
-		}
-	}
-	l.mu.RUnlock()
-	keys := map[string]bool{}
-	for _, t := range tables {
-		if err := l.blockedBy(ctx, t, keys, most); err != nil {
-			return nil, fmt.Errorf("reading the keys that wait for dead letters of %s: %w", t.Table, err)
-		}
-	}
-	list := make([]string, 0, len(keys))
-	for key := range keys {
-		if len(list) < most {
-			list = append(list, key)
-		}
-	}
-	return list, nil
-}
-
-func (l *Ledger) blockedBy(ctx context.Context, t *table, keys map[string]bool, most int) error {
-	for after, more := (Cursor{}), true; more && len(keys) < most; {
-		var ids []string
-		var err error
-		if ids, after, more, err = l.deadIDs(ctx, t, Filter{}, after, selectIDsMax); err != nil || len(ids) == 0 {
-			return err
-		}
-		reasons, err := l.reasons(ctx, t, ids)
-		if err != nil {
-			return err
-		}
-		states := map[string]outbox.RowState{}
-		if err := l.lookUp(ctx, l.db, t, ids, "", states); err != nil {
-			return err
-		}
-		for _, id := range ids {
-			if states[id].Status == outbox.Failed && !reasons[id].Discarded && reasons[id].OrderKey != "" {
-				keys[reasons[id].OrderKey] = true
-			}
-		}
-	}
-	return nil
-}
-
 // distinct returns ids without repetitions, in their order.
 func distinct(ids []string) []string {
 	seen := map[string]bool{}

@@ -107,6 +107,12 @@ func TestDeadLettersAreListedRequeuedAndDiscarded(t *testing.T) {
 				if !shape.o.None {
 					f.expectFresh("2", "3", "8")
 				}
+				if shape.o.DeadAlways { // somebody may wait for them
+					if err := f.Opened(f.ctx(), []string{"k2", "k3", "k8", "k7"}); err != nil {
+						t.Fatal(err)
+					}
+					f.wantText("5 7", "SELECT GROUP_CONCAT(id ORDER BY id SEPARATOR ' ') FROM rowferry_dead")
+				}
 				f.wantText("0", "SELECT COUNT(*) FROM rowferry_dead WHERE id IN ('2', '3', '8')")
 			})
 		}
@@ -237,7 +243,7 @@ func TestDeadLettersWithoutRowferryDead(t *testing.T) {
 	})
 }
 
-// TestBlockedKeys: what is discarded, mended by hand or gone keeps nobody waiting.
+// TestBlockedKeys: what is discarded, mended by hand or gone keeps nobody waiting for long.
 func TestBlockedKeys(t *testing.T) {
 	onBoth(t, func(t *testing.T, s *testservers.DB) {
 		f := setUp(t, s, ownTables(t), Options{DeadAlways: true})
@@ -251,13 +257,27 @@ func TestBlockedKeys(t *testing.T) {
 		}
 		f.exec("UPDATE outbox SET status = 'SENT' WHERE id = 3")
 		f.exec("DELETE FROM outbox WHERE id = 4")
-		keys, err := f.BlockedKeys(f.ctx(), 10)
-		slices.Sort(keys)
-		if err != nil || !slices.Equal(keys, []string{"k5", "k6"}) {
-			t.Errorf("blocked %v, %v", keys, err)
+		dead, settled, err := f.BlockedKeys(f.ctx(), 10)
+		slices.Sort(dead)
+		slices.Sort(settled)
+		if err != nil || !slices.Equal(dead, []string{"k5", "k6"}) || !slices.Equal(settled, []string{"k1", "k2", "k3", "k4"}) {
+			t.Errorf("blocked by %v, settled %v, %v", dead, settled, err)
 		}
-		if keys, err = f.BlockedKeys(f.ctx(), 1); err != nil || len(keys) != 1 {
-			t.Errorf("up to one: %v, %v", keys, err)
+		if dead, _, err = f.BlockedKeys(f.ctx(), 1); err != nil || len(dead) != 1 {
+			t.Errorf("up to one: %v, %v", dead, err)
+		}
+
+		if err := f.Opened(f.ctx(), []string{"k1", "k2", "k3", "k5"}); err != nil {
+			t.Fatal(err)
+		}
+		dead, settled, err = f.BlockedKeys(f.ctx(), 10)
+		slices.Sort(dead)
+		if err != nil || !slices.Equal(dead, []string{"k5", "k6"}) || !slices.Equal(settled, []string{"k4"}) {
+			t.Errorf("after some are open: blocked by %v, settled %v, %v", dead, settled, err)
+		}
+		f.wantText("1 4 5 6", "SELECT GROUP_CONCAT(id ORDER BY id SEPARATOR ' ') FROM rowferry_dead")
+		if got := f.letters(Filter{Discarded: true}); idsOf(got) != "1 5 6" || !got[0].Discarded || got[0].DiscardedAt.IsZero() {
+			t.Errorf("letters %+v", got)
 		}
 	})
 }

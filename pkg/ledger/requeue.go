@@ -20,7 +20,8 @@ type Requeued struct {
 
 // Requeue makes rows PENDING again, those of the ids that are FAILED, as if they had
 // never been tried: no attempts, no error, no time of the next attempt; and forgets what
-// rowferry_dead knows of them, in the same transaction. Where the table has no status,
+// rowferry_dead knows of them, in the same transaction; with Options.DeadAlways that stays
+// until Opened, for the keys that wait. Where the table has no status,
 // only that is forgotten. ids are at most a thousand.
 func (l *Ledger) Requeue(ctx context.Context, name outbox.Table, ids []string) (Requeued, error) {
 	return l.revise(ctx, "requeueing", name, ids, func(tx *sql.Tx, t *table, ids []string) error {
@@ -29,7 +30,10 @@ func (l *Ledger) Requeue(ctx context.Context, name outbox.Table, ids []string) (
 				return err
 			}
 		}
-		return l.forget(ctx, tx, t, ids)
+		if t.writes && l.o.DeadAlways {
+			return l.forget(ctx, tx, t, ids, unkeyed)
+		}
+		return l.forget(ctx, tx, t, ids, "")
 	})
 }
 
@@ -169,23 +173,6 @@ func (t *table) setDiscarded() []clause {
 	}
 	column := t.col(outbox.RoleLastError)
 	return []clause{{column + " = LEFT(CONCAT(?, COALESCE(" + column + ", '')), " + strconv.FormatInt(chars, 10) + ")", []any{discardedPrefix}}}
-}
-
-// forget removes letters from rowferry_dead, if there is one.
-func (l *Ledger) forget(ctx context.Context, tx *sql.Tx, t *table, ids []string) error {
-	for _, piece := range chunks(ids, selectIDsMax) {
-		c := l.deadIn(t, piece)
-		// Hinted as deleteWhere: a scan would wait for every lock in the table.
-		query := "DELETE /*+ INDEX(rowferry_dead PRIMARY) */ /*M! o */ FROM " + l.dead + " /*M! AS o FORCE INDEX (PRIMARY) */ WHERE " + c.text
-		_, err := tx.ExecContext(ctx, query, c.args...)
-		if isNumber(err, errNoTable) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("removing dead letters from %s: %w", l.dead, err)
-		}
-	}
-	return nil
 }
 
 // noteDiscarded notes it in rowferry_dead: of letters that are in there, and of all where
