@@ -106,7 +106,7 @@ func (r *Relay) hooks(s *session) relay.Hooks {
 		},
 		Deferred: func(table outbox.Table, reason string) {
 			m.EventsDeferred.WithLabelValues(table.String(), reason).Inc()
-			if reason != relay.DeferredParked { // those wait for their lane
+			if reason != relay.DeferredParked && reason != relay.DeferredBlocked { // those wait for their lane or key
 				s.trigger()
 			}
 		},
@@ -163,6 +163,7 @@ func (m *meters) poll(r *Relay) {
 		m.BinlogConnected.Set(0)
 		m.LeaderEpoch.Set(0)
 		m.ParkedLanes.Set(0)
+		m.BlockedKeys.Set(0)
 		m.MarkRestRatio.Set(0)
 		return
 	}
@@ -171,6 +172,7 @@ func (m *meters) poll(r *Relay) {
 	m.InflightEvents.Set(float64(use.Events))
 	m.InflightBytes.Set(float64(use.Bytes))
 	m.ParkedLanes.Set(float64(len(use.Parked)))
+	m.BlockedKeys.Set(float64(use.BlockedKeys))
 	m.MarkRestRatio.Set(use.Resting)
 	m.CheckpointAgeSeconds.Set(s.checkpointAge(use).Seconds())
 	if s.reader != nil {

@@ -153,6 +153,9 @@ func (r *Relay) prepare(ctx context.Context) error {
 	if err := r.refuseRetention(kind); err != nil {
 		return err
 	}
+	if err := r.refuseBlock(kind); err != nil {
+		return err
+	}
 	if kind != config.LedgerNone || r.cfg.CheckpointStore.Kind == config.StoreMySQL {
 		if err := r.store.refuseReplica(ctx); err != nil {
 			return err

@@ -86,6 +86,14 @@ func (d *desk) revisePage(ctx context.Context, done *admin.DeadDone, t outbox.Ta
 	return err
 }
 
+// refuseBlock says why ON_DEAD=block cannot be had with these tables.
+func (r *Relay) refuseBlock(kind string) error {
+	if r.cfg.OnDead != config.OnDeadBlock || kind != config.LedgerNone && everyStatus(r.store.Layouts) {
+		return nil
+	}
+	return errors.New("ROWFERRY_ON_DEAD=block needs outbox tables that say which of their rows are unsent, so that those that wait are found again: set it to skip, or give every table a status column")
+}
+
 // refuseRequeue refuses what no sweep could find again.
 func (d *desk) refuseRequeue(t outbox.Table) error {
 	for _, l := range d.store.Layouts {
@@ -139,6 +147,7 @@ func (r *Relay) revise(ctx context.Context, action string, by admin.DeadFilter) 
 const (
 	noteElsewhere = "no relay leads here: the one that does takes them with its next sweep"
 	notePaused    = "publishing is paused: they go when it is resumed"
+	noteClaimed   = "not all could be sent now: rows may still be claimed by the relay that led before; they go when that has run out (ROWFERRY_OUTBOX_LEASE)"
 	noteReleased  = "some could not be sent now; they are PENDING, and a later sweep takes them"
 )
 
@@ -148,6 +157,8 @@ func noteOf(done admin.DeadDone, d *desk, unsent string) string {
 		return ""
 	case unsent != "":
 		return unsent
+	case d.blocks() && done.Action == actionRequeue && int64(done.Sent+done.Failed) < done.Changed:
+		return noteClaimed
 	case done.Released > 0:
 		return noteReleased
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -241,6 +242,10 @@ func (r *Relay) engineConfig(s *session, begun checkpoint.Checkpoint, lock *lead
 		}
 		if r.cfg.Mode == config.ModeAuto && everyStatus(r.store.Layouts) { // a sweep finds what is left PENDING
 			c.ParkAfter = r.cfg.LaneParkAfter
+		}
+		if r.cfg.OnDead == config.OnDeadBlock {
+			c.Deaths = s.ledger
+			c.Claims = slices.ContainsFunc(r.store.Layouts, func(l *outbox.Layout) bool { return l.Claims() })
 		}
 	} else {
 		c.Dead = r.deadLetters(s)

@@ -10,26 +10,10 @@ import (
 	"github.com/rowferry/rowferry/pkg/router"
 )
 
-// notYet lists the values that the reference describes and this version cannot
-// act upon. They are refused rather than ignored. Building one means deleting
-// its line.
-var notYet = []struct {
-	name string
-	what string
-	used func(*Config) bool
-}{
-	{"ON_DEAD", "block", func(c *Config) bool { return c.OnDead == OnDeadBlock }},
-}
-
 // check holds the values against each other and returns every mistake.
 func (c *Config) check(sourceOptional bool) []error {
 	var errs []error
 	add := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	for _, n := range notYet {
-		if n.used(c) {
-			add("%s%s: %s is not available in this version; leave it unset", Prefix, n.name, n.what)
-		}
-	}
 	c.checkDatabases(sourceOptional, add)
 	c.checkTLS(add)
 	c.checkModes(add)
@@ -96,6 +80,9 @@ func (c *Config) checkModes(add adder) {
 	}
 	if c.OnDead == OnDeadBlock && (c.Ledger == LedgerNone || c.Mode == ModeTail) {
 		add("%sON_DEAD=block cannot be had with %sLEDGER=none or %sMODE=tail: events that wait must stay PENDING in the table and be swept later", Prefix, Prefix, Prefix)
+	}
+	if c.OnDead == OnDeadBlock && c.Mode == ModePoll && c.HA != HATrue {
+		add("%sON_DEAD=block with %sMODE=poll needs %sHA=true: of several pollers each would have to know what the others have given up", Prefix, Prefix, Prefix)
 	}
 	if c.OnGap == OnGapSweep && c.Mode != ModePoll && (c.Mode == ModeTail || c.Ledger == LedgerNone) {
 		add("%sON_GAP=sweep cannot be had with %sMODE=tail or %sLEDGER=none: nothing is swept there; wanted stop", Prefix, Prefix, Prefix)

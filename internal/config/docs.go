@@ -41,7 +41,6 @@ func Docs(w io.Writer) error {
 		}
 		fmt.Fprintf(&b, "| `%s%s` | %s | %s |\n", Prefix, s.name, cell(s.shown), cell(s.meaning()))
 	}
-	writeNotYet(&b)
 	b.WriteString(docsTail)
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -64,16 +63,6 @@ func (s setting) meaning() string {
 		text += " *Secret.*"
 	}
 	return text
-}
-
-func writeNotYet(b *strings.Builder) {
-	if len(notYet) == 0 {
-		return
-	}
-	b.WriteString("\n## Not available in this version\n\nThese are refused with a message rather than ignored.\n\n")
-	for _, n := range notYet {
-		fmt.Fprintf(b, "- `%s%s`: %s\n", Prefix, n.name, n.what)
-	}
 }
 
 // cell escapes what would end a cell of a Markdown table or be taken for markup.

@@ -35,7 +35,9 @@ func TestMistakes(t *testing.T) {
 		{"OUTBOX_LEASE=8s", `ROWFERRY_OUTBOX_LEASE=8s must be longer than ROWFERRY_SEND_TIMEOUT=8s`},
 		{"OUTBOX_RETENTION=24h LEDGER=none ON_GAP=stop", `ROWFERRY_OUTBOX_RETENTION cannot be had with ROWFERRY_LEDGER=none`},
 		{"OUTBOX_RETENTION=24h LEDGER=delete", `ROWFERRY_OUTBOX_RETENTION cannot be had with ROWFERRY_LEDGER=delete`},
-		{"ON_DEAD=block", `ROWFERRY_ON_DEAD: block is not available in this version`},
+		{"ON_DEAD=block LEDGER=none ON_GAP=stop", `ROWFERRY_ON_DEAD=block cannot be had with ROWFERRY_LEDGER=none`},
+		{"ON_DEAD=block MODE=tail ON_GAP=stop", `ROWFERRY_ON_DEAD=block cannot be had with`},
+		{"ON_DEAD=block MODE=poll", `ROWFERRY_ON_DEAD=block with ROWFERRY_MODE=poll needs ROWFERRY_HA=true`},
 		{"LANE_PARK_AFTER=0s", `ROWFERRY_LANE_PARK_AFTER`},
 		{"SEND_RATE_MAX=-1", `ROWFERRY_SEND_RATE_MAX="-1": wanted a whole number from 0 to 10000000`},
 		{"CATCH_UP=slow", `ROWFERRY_CATCH_UP="slow": wanted one of gentle, fast`},
@@ -106,7 +108,7 @@ func splitPairs(s string) func(func(string) bool) {
 func TestAllMistakesAtOnce(t *testing.T) {
 	_, err := config.Load([]string{"ROWFERRY_SOURCE_DSN=nonsense", "ROWFERRY_MODE=push", "ROWFERRY_OUTBOX_LEASE=1s",
 		"ROWFERRY_LEDGRE=none", "ROWFERRY_SEND_BATCH_MAX=0", "ROWFERRY_HTTP_TOKEN_FILE=/nowhere", "ROWFERRY_HTTP_ADDR=x",
-		"ROWFERRY_SEND_RATE_MAX=x", "ROWFERRY_ON_DEAD=block", "PATH=/bin"})
+		"ROWFERRY_SEND_RATE_MAX=x", "ROWFERRY_ON_DEAD=wait", "PATH=/bin"})
 	if err == nil {
 		t.Fatal("accepted")
 	}

@@ -78,12 +78,4 @@ func TestTags(t *testing.T) {
 			t.Errorf("the default of %s is outside of its limits: %s", s.name, s.outside(c))
 		}
 	}
-	for _, n := range notYet {
-		if _, ok := byName[n.name]; !ok {
-			t.Errorf("notYet names %s, which does not exist", n.name)
-		}
-		if n.used(c) {
-			t.Errorf("the default of %s is refused", n.name)
-		}
-	}
 }

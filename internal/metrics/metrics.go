@@ -35,6 +35,7 @@ type Metrics struct {
 	InflightEvents          prometheus.Gauge
 	InflightBytes           prometheus.Gauge
 	ParkedLanes             prometheus.Gauge
+	BlockedKeys             prometheus.Gauge
 
 	FenceRoundTripSeconds           prometheus.Gauge
 	BinlogConnected                 prometheus.Gauge
@@ -111,6 +112,7 @@ func (m *Metrics) addBacklog(f factory) {
 	m.BacklogOldestAgeSeconds = f.gauges("backlog_oldest_age_seconds", "Age of the oldest row that is not sent, by the clock of the database.", "table")
 	m.InflightEvents = f.gauge("inflight_events", "Events read but not finished.")
 	m.InflightBytes = f.gauge("inflight_bytes", "Bytes of the events read but not finished.")
+	m.BlockedKeys = f.gauge("blocked_keys", "Ordering keys whose events wait for a dead letter (ON_DEAD=block), or are being caught up with.")
 	m.ParkedLanes = f.gauge("parked_lanes", "Topics and lanes whose events are left PENDING until they take messages again.")
 }
 

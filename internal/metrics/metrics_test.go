@@ -40,6 +40,7 @@ rowferry_leader_epoch GAUGE
 rowferry_mark_duration_seconds HISTOGRAM
 rowferry_mark_rest_ratio GAUGE
 rowferry_marked_total COUNTER outcome
+rowferry_blocked_keys GAUGE
 rowferry_parked_lanes GAUGE
 rowferry_paused GAUGE
 rowferry_purged_total COUNTER table
