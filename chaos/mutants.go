@@ -62,38 +62,38 @@ func mutants(ctx context.Context, args []string, out io.Writer) error {
 			continue
 		}
 		o := options{rows: *rows, faults: *faults, patience: 20 * time.Second, tail: m.tail, flavor: "mysql", out: io.Discard}
-		seed, err := hunt(ctx, m, o, *runs)
+		found, err := hunt(ctx, m, o, *runs)
 		if err != nil {
 			fmt.Fprintf(out, "NOT caught: %s: %v\n", m.name, err)
 			missed = append(missed, fmt.Errorf("%s: %w", m.name, err))
 			continue
 		}
-		fmt.Fprintf(out, "caught: %s (seed %d)\n", m.name, seed)
+		fmt.Fprintf(out, "caught: %s\n  %v\n", m.name, found)
 	}
 	return errors.Join(missed...)
 }
 
-// hunt returns the seed of the run that found the bug.
-func hunt(ctx context.Context, m mutant, o options, runs int) (uint64, error) {
+// hunt returns what the run that found the bug had to say.
+func hunt(ctx context.Context, m mutant, o options, runs int) (found, err error) {
 	dir, err := os.MkdirTemp("", "rowferry-mutant-")
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	defer os.RemoveAll(dir)
 	if o.rowferry, err = m.build(dir); err != nil {
-		return 0, err
+		return nil, err
 	}
 	for seed := range uint64(runs) {
 		o.seed, o.dir = seed+1, filepath.Join(dir, fmt.Sprint(seed))
 		err := run(ctx, o)
 		if errors.Is(err, errViolation) {
-			return o.seed, nil
+			return err, nil
 		}
 		if err != nil {
-			return 0, err
+			return nil, err
 		}
 	}
-	return 0, fmt.Errorf("not caught in %d runs", runs)
+	return nil, fmt.Errorf("not caught in %d runs", runs)
 }
 
 // build builds a relay with the bug from a copy of the sources.
