@@ -55,7 +55,7 @@ func TestGapStopsWhereNoSweepCanFindTheRows(t *testing.T) {
 		r := gapped(c.kind, c.layouts...)
 		r.cfg.OnGap = c.onGap
 		err := r.gapFound(fmt.Errorf("%w: the reason", binlog.ErrGap))
-		for _, part := range []string{"the reason", "rowferry_checkpoint", "ROWFERRY_START_AT"} {
+		for _, part := range []string{"the reason", "rowferry checkpoint set", "ROWFERRY_START_AT"} {
 			if c.stops && (err == nil || !strings.Contains(err.Error(), part)) {
 				t.Errorf("%s: the message lacks %q: %v", c.name, part, err)
 			}
